@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from shepherd_core import telemetry
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.work.work import Failure, fail, finish_recovery
+from shepherd_core.domain.errors import NoLongerDue
 from shepherd_core.domain.errors.provider import (
     MachineNotFound,
     ProviderError,
@@ -21,6 +22,8 @@ from shepherd_core.domain.errors.provider import (
     ProviderUnavailable,
     ProviderUnusable,
 )
+from shepherd_core.domain.machine import ProviderStatus
+from shepherd_core.domain.remediation import RELEASE
 from shepherd_core.rules.remediation import past_attempts
 
 if TYPE_CHECKING:
@@ -32,8 +35,9 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.session import Session
     from shepherd_core.bmdb.work.work import Work
     from shepherd_core.domain.backoff import Backoff
-    from shepherd_core.domain.clock import Permission
+    from shepherd_core.domain.clock import Deadline, Permission
     from shepherd_core.domain.machine import ProviderId
+    from shepherd_core.domain.provider import Provider
     from shepherd_core.domain.remediation import NextStep, PastAttempt, StepKind, Take
 
 _FAILURES = 3
@@ -85,9 +89,14 @@ def position(past: RecoveryRecord, reset_after_seconds: float) -> tuple[list[Pas
 class Steps:
     """Takes steps; if the provider fails for several machines, it is not asked for the rest. Safe in any thread."""
 
-    def __init__(self, takes: Mapping[StepKind, Take], backoff: Backoff) -> None:
-        """Take steps with an effect outside as *takes* says; *backoff* follows a step that failed."""
+    def __init__(self, takes: Mapping[StepKind, Take], backoff: Backoff, provider: Provider | None = None) -> None:
+        """
+        Take steps with an effect outside as *takes* says; *backoff* follows a step that failed.
+
+        Before a step on a machine that failed for good, the *provider* is asked whether it still says so.
+        """
         self._takes = takes
+        self._provider = provider
         self._backoff = backoff
         self._lock = threading.Lock()
         self._failures = 0
@@ -98,7 +107,7 @@ class Steps:
         recorded = not (decision.concludes or decision.alive)
         try:
             if recorded and decision.step.kind in self._takes:
-                self._ask(decision.step.kind, work.provider_id, permission)
+                self._ask(decision, work.provider_id, permission)
             else:
                 permission.confirm()
         except Exception as error:  # noqa: BLE001 - it is the outcome
@@ -110,7 +119,8 @@ class Steps:
             return Taken(decision, error)
         return Taken(decision)
 
-    def _ask(self, kind: StepKind, provider_id: ProviderId | None, permission: Permission) -> None:
+    def _ask(self, decision: NextStep, provider_id: ProviderId | None, permission: Permission) -> None:
+        kind = decision.step.kind
         if provider_id is None:
             message = "the machine is not provided: it has no provider id"
             raise MachineNotFound(message)
@@ -123,6 +133,8 @@ class Steps:
                 raise ProviderNotAsked(message)
         permission.deadline.check()
         try:
+            if decision.failed and self._provider is not None:
+                _require_failed(self._provider, kind, provider_id, permission.deadline)
             self._takes[kind](provider_id, permission)
         except ProviderError as error:
             self._answered(error if isinstance(error, (ProviderUnavailable, ProviderUnusable)) else None)
@@ -153,3 +165,22 @@ class Steps:
             errors = {work: each.error for work, each in taken.items() if each.decision.step == step}
             ended |= finish_recovery(session, errors, step)
         return ended
+
+
+def _require_failed(provider: Provider, kind: StepKind, provider_id: ProviderId, deadline: Deadline) -> None:
+    """
+    Check that the provider still reports the machine as failed for good; one that is gone can only be released.
+
+    Raises:
+        NoLongerDue: it does not.
+        ProviderError: it is unknown whether it does.
+    """
+    try:
+        status = provider.get_machine(provider_id, deadline).status
+    except MachineNotFound:
+        if kind is RELEASE:
+            return
+        raise
+    if status is not ProviderStatus.PROVISIONING_FAILED_PERMANENT:
+        message = f"its provider does not report it as failed any more, but as {status or 'unknown'}"
+        raise NoLongerDue(message)

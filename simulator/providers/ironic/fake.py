@@ -31,6 +31,8 @@ class FakeIronic(IronicApi):
         self.nodes: dict[str, Json] = {}
         self.without_soft: set[str] = set()
         """The nodes whose driver cannot ask the operating system to reboot."""
+        self.broken: set[str] = set()
+        """The nodes on which every deployment fails."""
 
     def add(self, resource_class: str, extra: Json) -> str:
         """See ``IronicApi``."""
@@ -133,7 +135,9 @@ class FakeIronic(IronicApi):
             node["provision_state"] = "deleting"
             return self._later(node, 0, provision_state="available", instance_uuid=None, instance_info={})
         node["provision_state"] = "deploying"
-        return self._later(node, self.options.provision_seconds, provision_state="active")
+        failed = {"provision_state": "deploy failed", "last_error": "no disk"}
+        came = failed if name in self.broken else {"provision_state": "active", "last_error": None}
+        return self._later(node, self.options.provision_seconds, **came)
 
     @route("PUT", "/v1/nodes/{id}/maintenance")
     def set_maintenance(self, call: Call, name: str) -> Reply:

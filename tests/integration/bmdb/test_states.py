@@ -119,20 +119,20 @@ class Recorder:
         self.seen: set[tuple[State | None, State | None]] = set()
         self.machines: list[UUID] = []
         """Those that are provided at first."""
-        self._states: dict[UUID, State] = {}
+        self.states: dict[UUID, State] = {}
 
     def begin(self) -> Session:
         """Plant machines anew, and return a session that holds the lock of their provider."""
         self.fleet.empty()
         self.machines = list(plant(self.fleet, KNOWN))
-        self._states = self._read()
+        self.states = self._read()
         session = self.fleet.open_session()
         assert provisioning.take_lock(session, PROVIDER) is not None
         return session
 
     def look(self) -> None:
-        before, self._states = self._states, self._read()
-        pairs = {(before.get(each), self._states.get(each)) for each in before.keys() | self._states.keys()}
+        before, self.states = self.states, self._read()
+        pairs = {(before.get(each), self.states.get(each)) for each in before.keys() | self.states.keys()}
         self.seen |= {pair for pair in pairs if pair[0] != pair[1]}
 
     def _read(self) -> dict[UUID, State]:
@@ -183,6 +183,15 @@ def quarantine(
     remediation.quarantine(session, dict.fromkeys(works, "?"))
 
 
+def give_up_failed(recorder: Recorder, session: Session) -> None:
+    """Use up the steps for machines that failed for good at their provider."""
+    watch(recorder, session, startup=HOUR, heartbeat=HOUR, failed_steps=True)
+    works = work.claim(
+        session, Process.RECOVERY, [each for each, state in recorder.states.items() if state is State.FAILED]
+    )
+    remediation.quarantine(session, dict.fromkeys(works, "?"))
+
+
 def report(
     recorder: Recorder, _: Session, *, installed: bool = False, works: Sequence[work.Work] | None = None
 ) -> None:
@@ -218,8 +227,13 @@ def reboot(recorder: Recorder, session: Session) -> None:
     finish_recovery(session, held, 0)
 
 
-def watch(recorder: Recorder, _: Session, *, startup: float, heartbeat: float) -> None:
-    timeouts = HealthTimeouts(startup_timeout_seconds=startup, heartbeat_timeout_seconds=heartbeat, grace_seconds=HOUR)
+def watch(recorder: Recorder, _: Session, *, startup: float, heartbeat: float, failed_steps: bool = False) -> None:
+    timeouts = HealthTimeouts(
+        startup_timeout_seconds=startup,
+        heartbeat_timeout_seconds=heartbeat,
+        grace_seconds=HOUR,
+        failed_steps=failed_steps,
+    )
     Session.open(recorder.connection, ManualClock(), "test", "a test", HOUR, (PROVIDER, timeouts))
 
 
@@ -242,6 +256,7 @@ ACTS: list[Callable[[Recorder, Session], object]] = [
     recover,
     quarantine,
     partial(quarantine, process=Process.AGENT_START),
+    give_up_failed,
     partial(quarantine, reported=True),
     partial(quarantine, reported=True, installed=True),
     report,

@@ -70,6 +70,7 @@ class RecoveryEnvironment:
         self.provider = FakeSteps()
         self.policy: str | tuple[Step, ...] = defaults.POLICY
         """As text, or steps that the product does not have."""
+        self.failed_policy = ""
         self.takes: dict[StepKind, Callable[[ProviderId, Permission], None]] = {}
         """How steps are taken for which the provider is not asked."""
         self.limits = defaults.LIMITS
@@ -97,7 +98,9 @@ class RecoveryEnvironment:
     @property
     def loop(self) -> Recoverer:
         policy = defaults.policy(self.policy) if isinstance(self.policy, str) else self.policy
-        rules = replace(defaults.RULES, timeouts=TIMEOUTS, policy=policy, limits=self.limits)
+        failed = defaults.policy(self.failed_policy) if self.failed_policy else ()
+        timeouts = replace(TIMEOUTS, failed_steps=bool(failed))
+        rules = replace(defaults.RULES, timeouts=timeouts, policy=policy, failed_policy=failed, limits=self.limits)
         return Recoverer(self.provider, provider_steps(self.provider) | self.takes, rules, self.look)
 
     def run(self, connection: Connection | None = None, concurrency: int = 10) -> dict[Metric, float]:

@@ -38,7 +38,7 @@ from shepherd_core.domain.errors.provider import (
 )
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.domain.provider import Capability, Provider
-from shepherd_core.domain.remediation import STEPS, provider_steps
+from shepherd_core.domain.remediation import RELEASE, STEPS, provider_steps
 from shepherd_core.providers.kit.context import ProviderContext
 
 from simulator.environment.faults import Delay, FakeAnswer, Rule
@@ -52,9 +52,10 @@ PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5
 TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
 OTHER_TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0002")
 
-INTERRUPTIONS = {kind.needs: kind for kind in STEPS.values() if kind.needs}
+ACTIONS = {kind.needs: kind for kind in STEPS.values() if kind.needs}
 """What recovery may ask a provider for."""
-ACTIONS = (*INTERRUPTIONS, Capability.RELEASE)
+INTERRUPTIONS = {needs: kind for needs, kind in ACTIONS.items() if kind is not RELEASE}
+"""Those whose methods take a permission."""
 
 ODD_IDS = ("no-such", str(INVALID), "", ".", "..", "a/b", "a?b=1", "#", "%2e%2e", "a b", "\N{SNOWMAN}", "x" * 128)
 """Ids that no setup may use. A provider id is opaque text, so none of them may become anything else on the way."""

@@ -8,7 +8,7 @@ from typing import BinaryIO
 from shepherd_core.agent.takeover import RunResult
 from shepherd_core.domain.clock import Clock, Deadline
 from shepherd_core.domain.errors import ShepherdError
-from shepherd_core.domain.machine import Availability, Machine, ProviderId
+from shepherd_core.domain.machine import Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.domain.pace import Pace
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse, TakeoverSuccess
 from shepherd_core.domain.remediation import AgentState
@@ -83,6 +83,8 @@ class Site(FakeSteps):
         """What a look sees, or why it sees nothing."""
         self.start_error: ShepherdError | None = None
         """Why no agent can be started."""
+        self.status = ProviderStatus.UNKNOWN
+        """Of each machine, as the provider says."""
         self.look_seconds: float | None = None
         """How long the last look was given."""
 
@@ -98,7 +100,9 @@ class Site(FakeSteps):
 
     def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
         address = ip_address(self.addresses[provider_id])
-        return Machine(provider_id=provider_id, availability=Availability.KNOWN_USED, address=address)
+        return Machine(
+            provider_id=provider_id, availability=Availability.KNOWN_USED, address=address, status=self.status
+        )
 
     def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> _Connection:
         assert pinned_host_key == HOST_KEY

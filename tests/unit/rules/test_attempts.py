@@ -63,7 +63,8 @@ def test_the_position_is_read_from_the_history() -> None:
     ]
 
 
-NOT_TAKEN, FINISHED, FAILED = WorkEvent.NOT_TAKEN, WorkEvent.FINISHED, WorkEvent.FAILED
+ATTEMPTED, NOT_TAKEN, FINISHED = WorkEvent.ATTEMPTED, WorkEvent.NOT_TAKEN, WorkEvent.FINISHED
+FAILED = WorkEvent.FAILED
 
 
 @pytest.mark.parametrize(
@@ -98,6 +99,19 @@ def test_a_providers_failure_counts_if_it_serves_other_machines(
     for others_taken, counts in ((False, alone), (True, among_others)):
         history = lines((WorkEvent.ATTEMPTED, "reboot", None), (end, "reboot", error), others_taken=others_taken)
         assert [each.counts for each in past_attempts(history) if each.counts] == [True] * counts
+
+
+def test_a_lost_answer_to_a_release_uses_up_nothing() -> None:
+    """It may be gone, and only another request tells; quarantined, it would keep its place."""
+    for others_taken in (False, True):
+        lost = lines(
+            (ATTEMPTED, "release", None), (FINISHED, "release", ProviderUnavailable()), others_taken=others_taken
+        )
+        assert past_attempts(lost) == []
+        refused = lines(
+            (ATTEMPTED, "release", None), (NOT_TAKEN, "release", ProviderRefused()), others_taken=others_taken
+        )
+        assert [each.counts for each in past_attempts(refused)] == [True]
 
 
 def test_an_attempt_of_unknown_outcome_is_returned_though_uncounted() -> None:
@@ -161,12 +175,14 @@ def test_health_lasts_until_the_last_heartbeat(started: float | None, heard: flo
     """Ten minutes of heartbeats between two faults are no recovery."""
     known = [None if moment is None else at(moment) for moment in (started, heard)]
     attempt = line(WorkEvent.ATTEMPTED, at(0), "reboot")
-    past = RecoveryRecord(UUID(int=1), at(HOUR), known[0], known[1], None, "", None, None, None, [attempt])
+    past = RecoveryRecord(
+        UUID(int=1), at(HOUR), known[0], known[1], None, "", None, None, None, failed=False, history=[attempt]
+    )
     assert position(past, HOUR) == (([], known[1]) if healthy else ([PastAttempt("reboot", at(0))], None))
     assert position(replace(past, history=[]), HOUR) == ([], None), "there is nothing to forget"
 
 
-LOOKED, ATTEMPTED = WorkEvent.LOOKED, WorkEvent.ATTEMPTED
+LOOKED = WorkEvent.LOOKED
 
 
 @pytest.mark.parametrize(

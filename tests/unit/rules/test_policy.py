@@ -104,6 +104,30 @@ def test_the_policy_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "refused"),
+    [
+        ("FAILED", "reinstall:2,release,quarantine", None),
+        ("FAILED", "reboot,quarantine", "reboot"),  # a boot does not install what is missing
+        ("REMEDIATION", "reinstall,release,quarantine", "release"),  # it may be alive
+    ],
+)
+def test_only_a_failed_machine_may_be_released(
+    monkeypatch: pytest.MonkeyPatch, name: str, text: str, refused: str | None
+) -> None:
+    for key, value in {"BMDB_HOST": "db", "PROVIDER": "ironic", f"{name}_POLICY": text}.items():
+        monkeypatch.setenv(f"SHEPHERD_{key}", value)
+    if refused is None:
+        assert [step.name for step in load(RecovererSettings)[0].policy_if_failed] == [
+            "reinstall",
+            "release",
+            "quarantine",
+        ]
+    else:
+        with pytest.raises(ConfigError, match=f"'{refused}' is not a step"):
+            load(RecovererSettings)
+
+
+@pytest.mark.parametrize(
     ("policy", "can", "steps"),
     [
         ("reboot,quarantine", EVERYTHING, ["reboot"]),

@@ -56,6 +56,30 @@ def test_the_next_step_follows_when_the_attempts_are_used_up(attempts: list[str]
     assert (found.step.name, found.number) == (step, number)
 
 
+@pytest.mark.parametrize(
+    ("attempts", "step"),
+    [
+        ([], "reinstall"),
+        (["reboot"] * 3, "reinstall"),
+        (["reinstall"], "release"),  # taken while it was unhealthy, too
+        (["reinstall", "release"], "quarantine"),
+    ],
+)
+def test_a_failed_machine_is_installed_anew_or_released(attempts: list[str], step: str) -> None:
+    assert decide(taken(*attempts), defaults.policy("reinstall,release,quarantine")).step.name == step
+
+
+def test_a_release_without_outcome_is_asked_for_again() -> None:
+    """If the function died then, nobody knows whether the machine is gone; waiting would not tell."""
+    policy = defaults.policy("release,quarantine")
+    begun = [PastAttempt("release", at(0))]
+    for later in (60, 1000 * HOUR):
+        found = next_step(policy, EVERYTHING, begun, at(later))
+        assert (found.step.name, found.number, found.concludes) == ("release", 1, False)
+    for other, can in ((REMEDIATION_POLICY, EVERYTHING), (policy, EVERYTHING - {Capability.RELEASE})):
+        assert next_step(other, can, begun, at(60)).step.name != "release"
+
+
 def test_a_step_that_the_provider_lacks_is_skipped() -> None:
     """Its refusals would use up days."""
     assert decide([], can=frozenset({Capability.POWER_CYCLE})).step.name == "power-cycle"

@@ -147,11 +147,16 @@ CROSS JOIN LATERAL (
 ) AS u
 
 -- fragment: not_ready
--- A machine about which the provider may soon say something new. Missing and permanently failed ones count as steady.
+-- A machine about which the provider may soon say something new. Missing ones count as steady; so do permanently failed ones,
+-- unless steps are taken on them.
 (
     provider_status IS NULL
     OR provider_status IN ('Provisioning', 'Stopped', 'Unknown')
     OR (provider_status = 'Running' AND provider_ip_address IS NULL)
+    OR (
+        provider_status = 'ProvisioningFailedPermanent'
+        AND EXISTS (SELECT 1 FROM recovery_policy WHERE provider = :provider AND failed_steps)
+    )
 )
 
 -- fragment: updated_machines

@@ -95,6 +95,7 @@ class Session:
                     heartbeat_timeout_seconds=timeouts and timeouts.heartbeat_timeout_seconds,
                     startup_timeout_seconds=timeouts and timeouts.startup_timeout_seconds,
                     grace_seconds=timeouts and timeouts.grace_seconds,
+                    failed_steps=timeouts and timeouts.failed_steps,
                     schema_version=migrations()[-1].version,
                     **connection.clock,
                 )

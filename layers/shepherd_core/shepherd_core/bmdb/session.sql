@@ -73,24 +73,25 @@ backoff_rows AS (
 ),
 -- Not even a lock if nothing changed: the loops of all functions open sessions at the same time.
 policy_row AS (
-    INSERT INTO recovery_policy (provider, heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds)
-    SELECT w.provider, w.heartbeat, w.startup, w.grace
+    INSERT INTO recovery_policy (provider, heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds, failed_steps)
+    SELECT w.provider, w.heartbeat, w.startup, w.grace, w.failed_steps
     FROM (
         SELECT
             :provider::text AS provider,
             :heartbeat_timeout_seconds::float8 AS heartbeat,
             :startup_timeout_seconds::float8 AS startup,
-            :grace_seconds::float8 AS grace
+            :grace_seconds::float8 AS grace,
+            :failed_steps::boolean AS failed_steps
     ) AS w
     LEFT JOIN recovery_policy y ON y.provider = w.provider
     WHERE w.provider IS NOT NULL
-        AND (y.heartbeat_timeout_seconds, y.startup_timeout_seconds, y.grace_seconds)
-            IS DISTINCT FROM (w.heartbeat, w.startup, w.grace)
+        AND (y.heartbeat_timeout_seconds, y.startup_timeout_seconds, y.grace_seconds, y.failed_steps)
+            IS DISTINCT FROM (w.heartbeat, w.startup, w.grace, w.failed_steps)
         AND {clock_agrees}
         AND (SELECT max(version) FROM schema_migrations) = :schema_version
     ON CONFLICT (provider) DO UPDATE
-    SET (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds) =
-        (excluded.heartbeat_timeout_seconds, excluded.startup_timeout_seconds, excluded.grace_seconds)
+    SET (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds, failed_steps) =
+        (excluded.heartbeat_timeout_seconds, excluded.startup_timeout_seconds, excluded.grace_seconds, excluded.failed_steps)
 ),
 ticks_deleted AS (
     DELETE FROM ticks

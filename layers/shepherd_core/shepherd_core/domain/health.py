@@ -1,4 +1,4 @@
-"""The timeouts after which a machine is unhealthy."""
+"""When a machine needs recovery, as the Recoverer's settings have it and the views of the BMDB read it."""
 
 from __future__ import annotations
 
@@ -15,3 +15,5 @@ class HealthTimeouts:
     """From the last heartbeat."""
     grace_seconds: float
     """From a recovery step or the end of a quarantine."""
+    failed_steps: bool = False
+    """Steps are taken on machines that their provider reports as failed for good."""

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from shepherd_core.domain.budget import WHOLE_PROVIDER
-from shepherd_core.domain.errors import Fault
+from shepherd_core.domain.errors import Fault, TimeLimitExceeded
 from shepherd_core.domain.errors.kinds import FailureKind
+from shepherd_core.domain.errors.provider import NotSupported, ProviderRefused
 from shepherd_core.domain.machine import WorkEvent
 from shepherd_core.domain.provider import Capability
 from shepherd_core.domain.records import record
@@ -66,16 +67,35 @@ REBOOT = StepKind(name="reboot", needs=Capability.REBOOT)
 POWER_CYCLE = StepKind(name="power-cycle", needs=Capability.POWER_CYCLE)
 REINSTALL = StepKind(name="reinstall", needs=Capability.REINSTALL, loses_host_key=True)
 """Everything on the machine is lost."""
+RELEASE = StepKind(name="release", needs=Capability.RELEASE, loses_host_key=True)
+"""Return the machine to the provider for good: only one that it reports as failed. Asking again does no harm."""
 QUARANTINE = StepKind(name="quarantine", reboots=False, loses_agent=False)
 """Leave the machine alone until an operator ends the quarantine. The last step of every policy."""
 
-STEPS = {each.name: each for each in (RESTART_AGENT, REBOOT, POWER_CYCLE, REINSTALL, QUARANTINE)}
+STEPS = {each.name: each for each in (RESTART_AGENT, REBOOT, POWER_CYCLE, REINSTALL, RELEASE, QUARANTINE)}
 """All kinds of steps of a policy, by name, from gentle to violent."""
+STEPS_IF_UNHEALTHY = tuple(name for name in STEPS if name != RELEASE.name)
+STEPS_IF_FAILED = (REINSTALL.name, RELEASE.name, QUARANTINE.name)
+"""For a machine that its provider reports as failed for good."""
 
 
 def provider_steps(provider: Provider) -> dict[StepKind, Take]:
     """Return how the steps are taken that need a capability; the provider may lack it."""
-    return {REBOOT: provider.reboot, POWER_CYCLE: provider.power_cycle, REINSTALL: provider.reinstall}
+
+    def release(provider_id: ProviderId, permission: Permission) -> None:
+        permission.confirm()
+        try:
+            provider.release(provider_id, permission.deadline)
+        except (ProviderRefused, NotSupported, TimeLimitExceeded):
+            permission.declined()
+            raise
+
+    return {
+        REBOOT: provider.reboot,
+        POWER_CYCLE: provider.power_cycle,
+        REINSTALL: provider.reinstall,
+        RELEASE: release,
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +202,8 @@ class NextStep:
     """Of the machine, whose budget counts."""
     confirmed: bool = False
     """An earlier look found the machine dead too."""
+    failed: bool = False
+    """Its provider reports the machine as failed for good, and is asked again just before the step."""
     looked: str | None = None
     """What came of the look, human-readable."""
     seen: AgentState | None = None

@@ -59,6 +59,8 @@ class RecoveryRules:
     limits: BudgetLimits
     reset_after_seconds: float
     """How long an agent must report until its machine's policy starts over."""
+    failed_policy: Sequence[Step] = ()
+    """For machines that their provider reports as failed for good; empty: nothing is done."""
 
 
 class Recoverer(Loop[Outcome]):
@@ -77,7 +79,7 @@ class Recoverer(Loop[Outcome]):
         self._rules = rules
         self.timeouts = rules.timeouts
         self._look = look
-        self._steps = Steps(takes, rules.backoff)
+        self._steps = Steps(takes, rules.backoff, provider)
         self._budgets: Mapping[str, Budget] = {}
         self._settled = True
 
@@ -105,10 +107,11 @@ class Recoverer(Loop[Outcome]):
 
     def prepare(self, deadline: Deadline) -> None:  # noqa: ARG002 - nothing takes time
         """Log the steps that the provider cannot take, and give the provider another chance."""
-        self._steps = Steps(self._takes, self._rules.backoff)
-        for step in self._rules.policy[:-1]:
-            if step.kind not in possible(self._rules.policy, self._provider.capabilities):
-                telemetry.warning("remediation step skipped: the provider cannot take it", step=step.name)
+        self._steps = Steps(self._takes, self._rules.backoff, self._provider)
+        for policy in (self._rules.policy, self._rules.failed_policy):
+            for step in policy[:-1]:
+                if step.kind not in possible(policy, self._provider.capabilities):
+                    telemetry.warning("remediation step skipped: the provider cannot take it", step=step.name)
 
     def decide(self, session: Session, works: Sequence[Work]) -> Mapping[Work, NextStep]:
         """Choose each machine's next step."""
@@ -118,12 +121,14 @@ class Recoverer(Loop[Outcome]):
         decisions = {}
         for work, past in records.items():
             attempts, until = position(past, self._rules.reset_after_seconds)
-            decision = next_step(self._rules.policy, self._provider.capabilities, attempts, past.now)
+            policy = (past.failed and self._rules.failed_policy) or self._rules.policy
+            decision = next_step(policy, self._provider.capabilities, attempts, past.now)
             failed = past.failed_agent, past.failed_kind
             decisions[work] = replace(
                 decision,
                 healthy_until=until,
                 look=self._target(work, past) if decision.interrupts else None,
+                failed=past.failed,
                 location=past.location,
                 confirmed=_confirmed(past),
                 bad_agent=next((each for each in bad if (each.agent_sha256, each.kind) == failed), None),
@@ -134,7 +139,8 @@ class Recoverer(Loop[Outcome]):
         """Return where to look at a machine; None: it is not known, or there is no agent to look for."""
         if self._look is None or past.address is None or work.host_key is None:
             return None
-        if past.started_at is None and not uninterrupted(past.history, past.rebooted_at):
+        # One that failed at its provider may have run before, and may run still: what the provider says may be wrong.
+        if past.started_at is None and not past.failed and not uninterrupted(past.history, past.rebooted_at):
             return None
         return LookTarget(past.address, work.host_key, looks(past.history, past.now))
 

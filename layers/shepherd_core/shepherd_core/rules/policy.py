@@ -22,9 +22,11 @@ MAX_ATTEMPTS = 100
 _MAX_SECONDS = 86_400 * 7
 
 
-def parse_policy(text: str, timeouts: Timeouts = USUAL_TIMEOUTS) -> tuple[Step, ...]:
+def parse_policy(
+    text: str, timeouts: Timeouts = USUAL_TIMEOUTS, names: Collection[str] = tuple(STEPS)
+) -> tuple[Step, ...]:
     """
-    Return the policy that *text* describes, such as ``reboot:3,power-cycle:2,quarantine``.
+    Return the policy that *text* describes, such as ``reboot:3,power-cycle:2,quarantine``; of steps with these *names*.
 
     A step is written as its name, the number of attempts, and the timeouts that differ from *timeouts*, in seconds:
     ``reinstall:1:boot-wait=900:grace=7200:cooldown=86400``.
@@ -35,16 +37,16 @@ def parse_policy(text: str, timeouts: Timeouts = USUAL_TIMEOUTS) -> tuple[Step, 
     steps: list[Step] = []
     for part in text.split(","):
         name, *options = (word.strip() for word in part.split(":"))
-        if name not in STEPS:
-            message = f"{name!r} is not a step; use {', '.join(STEPS)}"
+        if name not in names:
+            message = f"{name!r} is not a step; use {', '.join(names)}"
             raise ValueError(message)
         steps.append(_step(STEPS[name], options, timeouts))
-    names = [step.name for step in steps]
-    if len(set(names)) < len(names):
-        twice = max(names, key=names.count)
-        message = f"{twice} appears more than once; write {twice}:{names.count(twice)} for several attempts"
+    given = [step.name for step in steps]
+    if len(set(given)) < len(given):
+        twice = max(given, key=given.count)
+        message = f"{twice} appears more than once; write {twice}:{given.count(twice)} for several attempts"
         raise ValueError(message)
-    if len(names) == 1 or names[-1] != QUARANTINE.name:
+    if len(given) == 1 or given[-1] != QUARANTINE.name:
         message = f"the policy must have a step, and then end with {QUARANTINE.name}, which may appear only once"
         raise ValueError(message)
     if (attempts := sum(step.attempts for step in steps)) > MAX_ATTEMPTS:

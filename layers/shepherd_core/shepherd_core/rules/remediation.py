@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from shepherd_core.domain.errors import Fault
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.machine import WorkEvent
-from shepherd_core.domain.remediation import QUARANTINE, RESTART_AGENT, STEPS, NextStep, PastAttempt, Step
+from shepherd_core.domain.remediation import QUARANTINE, RELEASE, RESTART_AGENT, STEPS, NextStep, PastAttempt, Step
 from shepherd_core.rules.policy import possible, step_of
 
 if TYPE_CHECKING:
@@ -54,24 +54,27 @@ def past_attempts(history: Iterable[HistoryLine]) -> list[PastAttempt]:
                 restarted = False
                 attempts.append(PastAttempt(line.step, line.at, session_id=line.session_id))
             case WorkEvent.NOT_TAKEN if last:
-                counts = line.fault is Fault.PROVIDER and _counts(line)  # else the provider was not asked
+                counts = line.fault is Fault.PROVIDER and _counts(line, last)  # else the provider was not asked
                 attempts[-1] = replace(last, failed=line.kind, concluded=True, counts=counts)
             case WorkEvent.FAILED if last and line.session_id != last.session_id:
                 pass
             case WorkEvent.FINISHED | WorkEvent.FAILED if last and not last.concluded:
                 concluded = line.event == WorkEvent.FINISHED or line.kind in _ABOUT_THE_MACHINE
-                attempts[-1] = replace(last, failed=line.kind, concluded=concluded, counts=_counts(line))
+                attempts[-1] = replace(last, failed=line.kind, concluded=concluded, counts=_counts(line, last))
     return [attempt for attempt in attempts if attempt.counts or not attempt.concluded]
 
 
-def _counts(end: HistoryLine) -> bool:
+def _counts(end: HistoryLine, attempt: PastAttempt) -> bool:
     """
-    Return whether an attempt with this *end* counts: it did not fail, or the failure is about this machine.
+    Return whether an *attempt* with this *end* counts: it did not fail, or the failure is about this machine.
 
     If the provider is to blame, as for a lost answer or a refusal of our credential, it counts only if the provider
     took steps on other machines before and after: else its outage would bring all unhealthy machines into quarantine.
+    For a release it never counts: the machine may be gone, which only another request tells.
     """
-    return end.fault is not Fault.PROVIDER or end.kind in _ABOUT_THE_MACHINE or end.others_taken
+    if end.fault is not Fault.PROVIDER or end.kind in _ABOUT_THE_MACHINE:
+        return True
+    return end.others_taken and attempt.step != RELEASE.name
 
 
 def looks(history: Iterable[HistoryLine], now: datetime) -> Counter[AgentState | None]:
@@ -106,16 +109,20 @@ def next_step(
     Return the step to take on a machine after these *attempts*, oldest first.
 
     It never goes back: a step before the furthest that was attempted is not taken again, even if the policy changed.
+    A step whose outcome is unknown is waited for; a release is asked for again.
     """
+    taken_kinds = possible(policy, capabilities)
     counted = [attempt for attempt in attempts if attempt.counts]
     if attempts and not attempts[-1].concluded and (kind := STEPS.get(attempts[-1].step)) not in (None, QUARANTINE):
         step = step_of(policy, kind)
-        if (now - attempts[-1].at).total_seconds() < step.timeouts.grace:
+        if kind is RELEASE and kind in taken_kinds:
+            return NextStep(step, max(1, _used(step, counted)))
+        if kind is not RELEASE and (now - attempts[-1].at).total_seconds() < step.timeouts.grace:
             return NextStep(step, max(1, _used(step, counted)), concludes=True)
     taken = {attempt.step for attempt in counted}
     furthest = max((position for position, step in enumerate(policy) if step.name in taken), default=0)
     for step in policy[furthest:]:
-        if step.kind in possible(policy, capabilities) and (used := _used(step, counted)) < step.attempts:
+        if step.kind in taken_kinds and (used := _used(step, counted)) < step.attempts:
             return NextStep(step, used + 1)
     return NextStep(policy[-1], 1, summary=_summary(policy, counted))
 

@@ -91,9 +91,9 @@ def plain(value: object) -> str:
             return str(value)
 
 
-def _taken(policy: str, capabilities: Collection[Capability]) -> list[Step]:
-    """Return the steps before quarantine that are ever taken."""
-    steps = parse_policy(policy)
+def _taken(policy: str | None, capabilities: Collection[Capability]) -> list[Step]:
+    """Return the steps before quarantine that are ever taken; without a policy, none."""
+    steps = parse_policy(policy) if policy else ()
     kinds = possible(steps, capabilities)
     return [step for step in steps if step.kind in kinds]
 
@@ -123,7 +123,7 @@ def _too_often(interval: int) -> str | None:
     return f"agents do not report more often than every {_SHORTEST_INTERVAL} seconds: set it to that or more"
 
 
-def _steps(policy: str, every: str, capabilities: Collection[Capability]) -> str | None:
+def _steps(policy: str | None, every: str, capabilities: Collection[Capability]) -> str | None:
     again = max(Pace().start_backoff_seconds, 60 * loop_minutes(every)["initializer"])
     short = [
         f"{step.name} has boot-wait {step.timeouts.boot_wait:g} and grace {step.timeouts.grace:g}"
@@ -239,6 +239,7 @@ RULES = (
     SettingsRule((_TIMEOUT, _STARTUP), _lost_requests, recoverer=True),
     SettingsRule((_INTERVAL,), _too_often),
     SettingsRule((_POLICY, _EVERY), _steps, capabilities=True),
+    SettingsRule(("recoverer.failed_policy", _EVERY), _steps, capabilities=True),
     SettingsRule(("history_days", _POLICY, _TIMEOUT, _INTERVAL), _history, capabilities=True),
     SettingsRule(
         (

@@ -141,9 +141,11 @@ def _recoverer() -> Function:
             startup_timeout_seconds=settings.startup_timeout_seconds,
             heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
             grace_seconds=settings.policy[0].timeouts.grace,
+            failed_steps=bool(settings.policy_if_failed),
         ),
         backoff=pace.current.step_backoff,
         policy=settings.policy,
+        failed_policy=settings.policy_if_failed,
         limits=settings.budget_limits,
         reset_after_seconds=max(pace.current.reset_after_seconds, settings.heartbeat_timeout_seconds),
     )

@@ -19,7 +19,7 @@ from shepherd_core.domain.errors.machine import (
     SshTimedOut,
 )
 from shepherd_core.domain.errors.provider import NotSupported, ProviderForbidden, ProviderRefused, ProviderUnavailable
-from shepherd_core.domain.machine import Process
+from shepherd_core.domain.machine import Process, ProviderStatus
 from shepherd_core.domain.remediation import AgentState
 from shepherd_core.operator.adopt_forget import ActionResult
 from shepherd_core.rules.budget import BudgetLimits
@@ -299,6 +299,20 @@ def _failed_for_good(stage: Stage, _: Row) -> None:
     stage.fleet.change("UPDATE machine_provided SET provider_status = 'Running'")
     stage.run()
     assert stage.events(Process.AGENT_START) == ["Finished"]
+
+
+@plays("failed for good, there are steps for it")
+def _failed_for_good_with_steps(stage: Stage, row: Row) -> None:
+    stage.forget_agent()
+    stage.fleet.fail(stage.machine)
+    stage.break_down()
+    stage.site.status = ProviderStatus.PROVISIONING_FAILED_PERMANENT
+    stage.failed_policy = "reinstall:2,quarantine"
+    stage.run()
+    assert stage.events(Process.RECOVERY) == ["Looked", "Attempted reinstall", "Finished reinstall"]
+    stage.expect(row.seconds[0], "Attempted reinstall", "Finished reinstall")
+    stage.expect(row.seconds[0], "Attempted quarantine", "Quarantined", "Finished")
+    assert stage.events(Process.AGENT_START) == []
 
 
 @plays("the provider refuses the step")

@@ -81,11 +81,24 @@ dark AS MATERIALIZED (
             WHERE x.machine_id IS NOT NULL AND x.process IN ('', 'ShepherdRecovery') AND x.provider IN ('', :provider)
         )
 ),
+-- Machines that failed for good at the provider, if there are steps for them. They count as no part of the fleet: what their
+-- provider says of them tells nothing about the way to the others.
+failed AS MATERIALIZED (
+    SELECT p.machine_id, coalesce(p.provider_location, '') AS location, e.due_at AS dark_at
+    FROM machine_provided p
+    CROSS JOIN LATERAL (
+        SELECT * FROM machine_eligibility
+        WHERE machine_id = p.machine_id AND process = :process::text AND ready AND overdue
+        LIMIT 1
+    ) AS e
+    WHERE p.provider = :provider AND p.provider_status = 'ProvisioningFailedPermanent'
+),
 interrupted AS MATERIALIZED (
     SELECT
         r.machine_id,
         coalesce(n.location, '') AS location,
         n.process IS NOT DISTINCT FROM 'ShepherdRecovery' AS watched,
+        n.state = 'failed' AS failed,
         r.rebooted_at > statement_timestamp() - interval '1 hour' AS recently
     FROM machine_rebooted r
     CROSS JOIN LATERAL (SELECT * FROM machine_need WHERE machine_id = r.machine_id LIMIT 1) AS n
@@ -94,14 +107,15 @@ interrupted AS MATERIALIZED (
 dead AS (
     SELECT machine_id, location, watched FROM dark WHERE NOT alive
     UNION
-    SELECT machine_id, location, watched FROM interrupted
+    SELECT machine_id, location, watched FROM interrupted WHERE NOT failed
 ),
 unreached AS (
     SELECT machine_id, location FROM dark WHERE fault = 'unreached' AND dark_at > statement_timestamp() - interval '6 hours'
 ),
 -- With them count the machines beside them that were interrupted in the last hour and have no agent yet.
 awaited AS (
-    SELECT machine_id, location FROM interrupted WHERE recently AND NOT watched AND location IN (SELECT location FROM unreached)
+    SELECT machine_id, location FROM interrupted
+    WHERE recently AND NOT watched AND NOT failed AND location IN (SELECT location FROM unreached)
 ),
 -- If there are any: machines on which SSH started an agent in the last hour.
 reached AS (
@@ -136,6 +150,8 @@ figures AS (
         SELECT location, 0, 0, 0, 0, 0, 0, 0, 1, 0 FROM (SELECT * FROM unreached UNION SELECT * FROM awaited) AS u
         UNION ALL
         SELECT location, 0, 0, 0, 0, 0, 0, 0, 0, 1 FROM reached
+        UNION ALL
+        SELECT location, 0, 0, 0, 0, 0, 0, 0, 0, 0 FROM failed
     ) AS x (location, fleet, reporting, heard, losing, dead, steps, steps_six_hours, unreached, reached)
     GROUP BY location
 ),
@@ -153,7 +169,7 @@ candidates AS (
             greatest(d.dark_at, b.until) AS due_at,
             coalesce(b.deaths > 0, false) AS suspect,
             row_number() OVER (PARTITION BY d.location ORDER BY greatest(d.dark_at, b.until), d.machine_id) AS place
-        FROM dark d
+        FROM (SELECT machine_id, location, dark_at FROM dark UNION ALL SELECT * FROM failed) AS d
         LEFT JOIN work_backoff b ON b.machine_id = d.machine_id AND b.process = 'ShepherdRecovery'
         LEFT JOIN work w ON w.machine_id = d.machine_id
         WHERE w.machine_id IS NULL

@@ -47,7 +47,7 @@ CROSS JOIN LATERAL (
             (3, z.machine_id IS NOT NULL, 'quarantined', 'in quarantine: ' || z.cause, NULL, z.kind),
             (4, e.state = 'installed', 'installed', 'the requested system is installed: no loop works on it any more', NULL, NULL),
             (
-                5, e.state = 'failed', 'failed',
+                5, e.state = 'failed' AND n.process IS NULL, 'failed',
                 'it failed for good at its provider, and keeps its place: ' || coalesce(nullif(p.provider_failure, ''), '?'),
                 NULL, 'provisioning-failed'
             ),

@@ -61,6 +61,8 @@ class RecoveryRecord:
     failed_agent: str | None
     """The SHA-256 of the agent whose answer failed when its start was tried last."""
     failed_kind: FailureKind | None
+    failed: bool
+    """For good, as its provider says, and it has no agent."""
     history: Sequence[HistoryLine] = ()
     """The recovery events, oldest first."""
 

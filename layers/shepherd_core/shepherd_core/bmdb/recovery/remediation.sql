@@ -6,7 +6,8 @@ SELECT
     a.agent_started_at AS started_at, h.agent_heartbeat_at AS last_heartbeat_at, p.provider_ip_address AS address,
     coalesce(p.provider_location, '') AS location,
     nullif(r.rebooted_at, '-infinity') AS rebooted_at,
-    f.agent_sha256 AS failed_agent, f.kind AS failed_kind
+    f.agent_sha256 AS failed_agent, f.kind AS failed_kind,
+    (SELECT n.state = 'failed' FROM machine_need n WHERE n.machine_id = p.machine_id LIMIT 1) AS failed
 FROM machine_provided p
 LEFT JOIN machine_agent_started a ON a.machine_id = p.machine_id
 LEFT JOIN machine_agent_heartbeat h ON h.machine_id = p.machine_id AND h.agent_heartbeat_at >= a.agent_started_at
@@ -63,13 +64,19 @@ ORDER BY g.machine_id, x.at;
 UPDATE recovery_policy SET permitted_at = clock_timestamp() WHERE provider = :provider;
 
 -- name: count_steps
--- How many machines were interrupted in the last hour and in the last six, by location.
+-- How many machines were interrupted in the last hour and in the last six, by location; also those that are released since,
+-- so that failed machines which are created anew are not released without end.
 SELECT
     coalesce(p.provider_location, '') AS location,
     count(*) FILTER (WHERE r.rebooted_at > statement_timestamp() - interval '1 hour') AS steps,
     count(*) AS steps_six_hours
 FROM machine_rebooted r
-JOIN machine_provided p ON p.machine_id = r.machine_id
+CROSS JOIN LATERAL (
+    SELECT provider, provider_location FROM machine_provided WHERE machine_id = r.machine_id
+    UNION ALL
+    SELECT provider, NULL FROM machine_tombstone WHERE machine_id = r.machine_id
+    LIMIT 1
+) AS p
 WHERE r.rebooted_at > statement_timestamp() - interval '6 hours' AND p.provider = :provider
 GROUP BY 1;
 

@@ -25,6 +25,7 @@ from shepherd_core.domain.errors.bmdb import MachineUnknown, SessionExpired, Wor
 from shepherd_core.domain.errors.machine import TakeoverFailed
 from shepherd_core.domain.machine import HostKeyOrigin, Process, ProviderId, WorkEvent
 from shepherd_core.domain.records import record
+from shepherd_core.domain.remediation import RELEASE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -201,6 +202,7 @@ def finish_recovery(session: Session, done: Mapping[Work, Exception | None], ste
         cooldown_seconds=timeouts.cooldown if kind.loses_agent else max(timeouts.cooldown, timeouts.grace),
         rebooted=kind.reboots,
         loses_agent=kind.loses_agent,
+        released=kind is RELEASE,
     )
 
 

@@ -177,7 +177,8 @@ SELECT machine_id FROM started;
 -- Otherwise what the machine needs stays the same.
 --
 -- If the machine has no agent after :grace_seconds, it needs recovery again. For :cooldown_seconds it gets no other step,
--- whether it came back or not. :rebooted is false if only the agent was restarted.
+-- whether it came back or not. :rebooted is false if only the agent was restarted. Of a machine that was :released, the
+-- Provisioner removes the facts when the provider lists it no more; until then it is paused for every loop.
 WITH {ended_work},
 step AS (SELECT clock_timestamp() AS taken_at),
 agent_deleted AS (
@@ -217,6 +218,21 @@ backoff_reset AS (
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, step, kind, fault, failed_cause, session_id)
     SELECT machine_id, 'ShepherdRecovery', 'Finished', :asked_step::text, kind, fault, cause, :session_id::uuid FROM work_deleted
+    RETURNING machine_id, kind
+),
+release_rows AS (
+    INSERT INTO machine_release (machine_id, asked_by, reason, accepted_at)
+    SELECT
+        g.machine_id, 'recoverer', 'failed for good at its provider: ' || coalesce(nullif(p.provider_failure, ''), '?'), s.taken_at
+    FROM history_rows g
+    JOIN machine_provided p ON p.machine_id = g.machine_id
+    CROSS JOIN step s
+    WHERE :released::boolean AND g.kind IS NULL
+    ON CONFLICT (machine_id) DO UPDATE SET accepted_at = coalesce(machine_release.accepted_at, excluded.accepted_at)
+    RETURNING machine_id, reason
+),
+pause_rows AS (
+    INSERT INTO pauses (machine_id, owner, reason) SELECT machine_id, 'release', reason FROM release_rows
 )
 SELECT machine_id FROM work_deleted;
 

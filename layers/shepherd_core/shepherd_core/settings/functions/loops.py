@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, Field
 
+from shepherd_core.domain.remediation import STEPS_IF_FAILED, STEPS_IF_UNHEALTHY
 from shepherd_core.rules.policy import parse_policy
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.settings.functions.health import BudgetSettings, HealthSettings
@@ -22,7 +23,13 @@ if TYPE_CHECKING:
 
 
 def _valid_policy(text: str) -> str:
-    parse_policy(text)
+    parse_policy(text, names=STEPS_IF_UNHEALTHY)
+    return text
+
+
+def _valid_failed_policy(text: str | None) -> str | None:
+    if text is not None:
+        parse_policy(text, names=STEPS_IF_FAILED)
     return text
 
 
@@ -108,8 +115,18 @@ class RecovererSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, SshSe
         "quarantine. docs/providers/README.md says what each step does. A step may have times of its own, in seconds: "
         "boot-wait (120), grace (1800) and cooldown (600), as in reinstall:1:boot-wait=1800:grace=7200.",
     )
+    failed_policy: Annotated[str | None, AfterValidator(_valid_failed_policy)] = Field(
+        None,
+        description="The same for a machine without an agent that its provider reports as failed for good. Its steps "
+        "are reinstall, release and quarantine, as in reinstall:2,release,quarantine; unset: nothing is done.",
+    )
 
     @property
     def policy(self) -> tuple[Step, ...]:
         """Return the remediation policy."""
         return parse_policy(self.remediation_policy)
+
+    @property
+    def policy_if_failed(self) -> tuple[Step, ...]:
+        """Return the policy for machines that failed for good; empty: nothing is done."""
+        return parse_policy(self.failed_policy) if self.failed_policy else ()

@@ -69,10 +69,11 @@ CREATE TABLE machine_provided (
     CONSTRAINT machine_provided_once UNIQUE (provider, provider_id)
 );
 
--- Machines that the Updater asks the provider about in each run; the condition is the fragment not_ready.
+-- Machines that the Updater may ask the provider about in each run; the condition contains the fragment not_ready. Also those
+-- that failed for good, which the Recoverer reads in each run.
 CREATE INDEX machine_provided_not_ready ON machine_provided (provider)
     WHERE provider_status IS NULL
-        OR provider_status IN ('Provisioning', 'Stopped', 'Unknown')
+        OR provider_status IN ('Provisioning', 'Stopped', 'Unknown', 'ProvisioningFailedPermanent')
         OR (provider_status = 'Running' AND provider_ip_address IS NULL);
 
 -- The SSH host key of the machine, and where it is from. Written when its first takeover succeeds, or before it by the
@@ -93,8 +94,8 @@ CREATE TABLE machine_operator_labels (
     labels jsonb NOT NULL CONSTRAINT machine_operator_labels_object CHECK (jsonb_typeof(labels) = 'object')
 );
 
--- An operator requested the release of the machine; accepted_at is when the provider agreed. Written before the
--- provider is called; goes when the provider no longer has the machine, or when the release is canceled before the
+-- The release of the machine was requested; accepted_at is when the provider agreed. Written by an operator before the
+-- provider is called, by the Recoverer for a machine that failed for good, when the provider has agreed; goes when the provider no longer has the machine, or when the release is canceled before the
 -- provider accepts it; until then the machine stays provided and counts towards the limit.
 CREATE TABLE machine_release (
     machine_id uuid PRIMARY KEY CONSTRAINT machine_release_machine REFERENCES machines,
@@ -346,8 +347,8 @@ CREATE TABLE machine_quarantine (
 );
 
 -- When an agent of the provider's machines counts as unhealthy: this long after its last heartbeat, or after its start
--- if it never reported. grace_seconds: how long a machine has to come back. Written by the Recoverer when it opens its
--- session, from its settings; stays. permitted_at: when it last permitted a step. Permissions write it first, so that
+-- if it never reported. grace_seconds: how long a machine has to come back. failed_steps: steps are taken on machines that
+-- failed for good at the provider. Written by the Recoverer when it opens its session, from its settings; stays. permitted_at: when it last permitted a step. Permissions write it first, so that
 -- two of them never count the same steps.
 CREATE TABLE recovery_policy (
     provider text PRIMARY KEY,
@@ -356,6 +357,7 @@ CREATE TABLE recovery_policy (
     startup_timeout_seconds double precision NOT NULL
         CONSTRAINT recovery_policy_startup CHECK (startup_timeout_seconds > 0),
     grace_seconds double precision NOT NULL CONSTRAINT recovery_policy_grace CHECK (grace_seconds >= 0),
+    failed_steps boolean NOT NULL DEFAULT false,
     permitted_at timestamptz
 );
 
@@ -431,7 +433,8 @@ WHERE expires_at IS NULL OR expires_at > clock_timestamp();
 -- the heartbeat timeout of the policy, but at least two and a half of the intervals at which it reports, so that one lost
 -- heartbeat makes no machine unhealthy. Without a policy, no agent is unhealthy. back_by: until when a machine without an
 -- agent has time to get one: its grace; without one, six hours after it was created, from then on (some providers take
--- hours).
+-- hours). One that failed for good at its provider gets none: if the policy has steps for it, it has time until it should
+-- have booted.
 --
 -- All joins are LEFT joins by a primary key, which PostgreSQL omits if their columns are not read. Facts that matter
 -- only without an agent are subqueries, since few machines have none.
@@ -451,7 +454,13 @@ SELECT
         ELSE coalesce(h.agent_heartbeat_at, a.agent_started_at)
     END AS since,
     CASE
-        WHEN a.machine_id IS NULL AND z.machine_id IS NULL AND NOT t.installed AND NOT t.failed THEN coalesce(
+        WHEN t.failed THEN CASE
+            WHEN y.failed_steps AND z.machine_id IS NULL AND NOT t.installed THEN coalesce(
+                (SELECT b.boot_wait_until FROM machine_rebooted b WHERE b.machine_id = p.machine_id),
+                (SELECT m.machine_created_at FROM machines m WHERE m.machine_id = p.machine_id)
+            )
+        END
+        WHEN a.machine_id IS NULL AND z.machine_id IS NULL AND NOT t.installed THEN coalesce(
             (SELECT w.grace_until FROM machine_grace w WHERE w.machine_id = p.machine_id),
             (
                 SELECT m.machine_created_at + interval '6 hours'
@@ -542,7 +551,7 @@ WHERE (event = 'Finished' AND step IS NOT NULL OR event IN ('Looked', 'Attempted
 
 -- Whether each machine may be worked on now, by which process, and what keeps it from that. Claims and operators read it.
 -- A row for the process of machine_need (none: null); with overdue, one more for the recovery of a machine that did not
--- come back.
+-- come back, or failed for good at its provider.
 --
 -- due_at: when what it needs is due. ready: neither a backoff nor a pause keeps the process from it. A lock does not matter
 -- here: a claim looks after it has locked.
@@ -567,10 +576,11 @@ CROSS JOIN LATERAL (
             WHEN 'ShepherdRecovery' THEN coalesce(n.since + n.timeout, 'infinity')
         END AS due_at
     UNION ALL
-    -- Its recovery, if it is not back in time and an agent start has failed since, by the machine's own fault.
+    -- Its recovery, if it is not back in time and an agent start has failed since, by the machine's own fault; or if its
+    -- provider says that it failed.
     SELECT
         'ShepherdRecovery', true,
-        CASE WHEN f.fault IN ('machine', 'unreached') THEN n.back_by ELSE 'infinity' END
+        CASE WHEN n.state = 'failed' OR f.fault IN ('machine', 'unreached') THEN n.back_by ELSE 'infinity' END
     FROM (SELECT 1) AS one_row
     LEFT JOIN work_backoff f
         ON f.machine_id = n.machine_id AND f.process = 'ShepherdAgentStart' AND f.last_interval_seconds IS NOT NULL

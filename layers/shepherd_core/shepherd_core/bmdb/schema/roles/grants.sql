@@ -21,7 +21,7 @@ GRANT SELECT, DELETE ON machine_agent_heartbeat TO {initializer}, {recoverer};
 GRANT SELECT, UPDATE (agent_signed_at), DELETE ON machine_agent_heartbeat TO {provisioner}, {operator}; -- lock
 GRANT SELECT, UPDATE (agent_started_at), DELETE ON machine_agent_started TO {provisioner}, {operator}; -- lock
 GRANT SELECT, INSERT ON machine_quarantine TO {initializer}, {recoverer};
-GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds) ON recovery_policy
+GRANT SELECT, INSERT, UPDATE (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds, failed_steps) ON recovery_policy
     TO {provisioner}, {initializer}, {recoverer}, {updater}, {operator};
 GRANT SELECT, INSERT, UPDATE (deadline, fence), DELETE ON sessions TO {provisioner}, {initializer}, {recoverer}, {updater}, {operator};
 GRANT SELECT, INSERT, UPDATE (code_version), DELETE ON ticks TO {provisioner}, {initializer}, {recoverer}, {updater}, {operator}; -- lock
@@ -54,6 +54,9 @@ GRANT SELECT, DELETE ON machine_agent_started TO {recoverer};
 GRANT SELECT, INSERT, UPDATE (grace_began_at, grace_until) ON machine_grace TO {recoverer};
 GRANT SELECT, INSERT, DELETE ON machine_host_key TO {recoverer};
 GRANT SELECT, INSERT, UPDATE (rebooted_at, boot_wait_until, previous_at) ON machine_rebooted TO {recoverer};
+GRANT SELECT, INSERT, UPDATE (accepted_at) ON machine_release TO {recoverer};
+GRANT SELECT ON machine_tombstone TO {recoverer};
+GRANT INSERT ON pauses TO {recoverer};
 GRANT SELECT, INSERT, UPDATE (per_hour, brake, reason, began_at, seen_at), DELETE ON recovery_budgets TO {recoverer};
 GRANT UPDATE (permitted_at) ON recovery_policy TO {recoverer};
 
