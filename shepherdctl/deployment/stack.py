@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -15,6 +16,7 @@ from shepherd_core.wiring.adapters import CLOCK
 from shepherdctl.deployment.account import described, errors
 from shepherdctl.deployment.plan import FoundStack
 from shepherdctl.output.printing import note
+from shepherdctl.output.readable_log import record_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,11 +26,17 @@ if TYPE_CHECKING:
 _PAUSE_SECONDS = 3.0
 _LONGEST_SECONDS = 3_600.0
 """A custom resource may take an hour; everything else is quicker."""
+_LONGEST_MIGRATION = timedelta(minutes=6)
+"""As the template has it."""
 _CAPABILITIES = ["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"]
 _NESTED = "AWS::CloudFormation::Stack"
 _MIGRATOR = "BmdbSchema"
 _TOLD = re.compile(r"Message returned: (.*?)(?: \(RequestId: [0-9a-f-]+\))?$", re.DOTALL)
 _IN_LOG = re.compile("in the log of the Migrator|see the log")
+_FOLLOWS = re.compile("cancelled|^Embedded stack|^The following resource")
+"""How the reasons of failures begin that another one explains."""
+_ERROR = re.compile(r"^(?:\w+\.)*(\w+: )", re.MULTILINE)
+"""How the last lines of a traceback begin, which name the error."""
 _NOTHING = re.compile("didn't contain changes|No updates are to be performed")
 
 
@@ -158,21 +166,29 @@ def _events(client: Any, stack_id: str) -> Iterator[Any]:
 
 
 def _show(client: Any, progress: _Progress) -> None:
-    new = []
-    for stack_id in (*progress.stacks,):
-        for event in _events(client, stack_id):
-            if event["EventId"] in progress.seen:
-                break  # the newest come first
-            new.append(event)
-    for event in sorted(new, key=lambda each: each["Timestamp"]):
-        progress.seen.add(event["EventId"])
-        nested = event.get("PhysicalResourceId", "")
-        if event["ResourceType"] == _NESTED and nested and nested not in progress.stacks:
-            progress.stacks.append(nested)
-        status, reason = event["ResourceStatus"], _reason(event)
-        note(f"{event['Timestamp']:%H:%M:%S} {status:<28} {event['LogicalResourceId']}")
-        if status.endswith("_FAILED") and "cancelled" not in reason and event["ResourceType"] != _NESTED:
-            progress.failures.append(f"{event['LogicalResourceId']}: {reason}")
+    """Show the events that are new, also of nested stacks that they name, and keep why resources failed."""
+    read = 0
+    while read < len(progress.stacks):
+        new = []
+        for stack_id in progress.stacks[read:]:
+            read += 1
+            for event in _events(client, stack_id):
+                if event["EventId"] in progress.seen:
+                    break  # the newest come first
+                new.append(event)
+        for event in sorted(new, key=lambda each: each["Timestamp"]):
+            _show_one(event, progress)
+
+
+def _show_one(event: Any, progress: _Progress) -> None:
+    progress.seen.add(event["EventId"])
+    is_stack, nested = event["ResourceType"] == _NESTED, event.get("PhysicalResourceId", "")
+    if is_stack and nested and nested not in progress.stacks:
+        progress.stacks.append(nested)
+    status, reason = event["ResourceStatus"], _reason(event)
+    note(f"{event['Timestamp']:%H:%M:%S} {status:<28} {event['LogicalResourceId']}")
+    if status.endswith("_FAILED") and not _FOLLOWS.search(reason):
+        progress.failures.append(f"{event['LogicalResourceId']}: {reason}")
 
 
 def _reason(event: Any) -> str:
@@ -180,19 +196,20 @@ def _reason(event: Any) -> str:
     reason = str(event.get("ResourceStatusReason", ""))
     if told := _TOLD.search(reason):
         reason = told[1]
-    if event["LogicalResourceId"] == _MIGRATOR and _IN_LOG.search(reason):
-        found = "\n".join(_logged(str(event["StackName"])))
-        reason = f"{reason}\n{found}" if found else reason
-    return reason
+    in_log = event["LogicalResourceId"] == _MIGRATOR and _IN_LOG.search(reason)
+    return _logged(reason, event) if in_log else reason
 
 
-def _logged(name: str) -> Iterator[str]:
-    """Yield what the Migrator logged when the deployment failed; a rollback deletes its log soon."""
-    group, client = f"/aws/lambda/{name}-migrator", aws.client("logs")
+def _logged(reason: str, failure: Any) -> str:
+    """Return *reason* as the Migrator logged it before its *failure*; a rollback deletes its log soon."""
+    group, since = f"/aws/lambda/{failure['StackName']}-migrator", failure["Timestamp"] - _LONGEST_MIGRATION
+    wanted = {"logGroupName": group, "filterPattern": '"deployment failed"', "startTime": int(since.timestamp() * 1000)}
     try:
-        for page in client.get_paginator("filter_log_events").paginate(
-            logGroupName=group, filterPattern='"deployment failed"'
-        ):
-            yield from (str(event["message"]).strip() for event in page["events"])
-    except Exception as error:  # noqa: BLE001 - the reason that was shown is not made better by another error
-        yield f"(the log {group} cannot be read: {aws.classify(error)[1]})"
+        for page in aws.client("logs").get_paginator("filter_log_events").paginate(**wanted):
+            for line in page["events"]:  # the oldest first
+                told = str((record_of(line["message"]) or {}).get("exception", line["message"]))
+                begins = [each.start(1) for each in _ERROR.finditer(told)]
+                reason = told[begins[-1] if begins else 0 :].strip()
+    except Exception as error:  # noqa: BLE001 - the reason is not made better by another error
+        return f"{reason} (and {group} cannot be read: {aws.classify(error)[1]})"
+    return reason

@@ -1,6 +1,7 @@
 """shepherdctl deploy: against moto, with a template that moto understands, and the real BMDB."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import boto3
 import botocore.client
 import botocore.exceptions
 import pytest
-from moto.cloudformation.models import cloudformation_backends
+from moto.cloudformation.models import Event, cloudformation_backends
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.server import ThreadedMotoServer
 
@@ -299,3 +300,56 @@ def test_without_a_terminal_nothing_is_asked(folder: Path) -> None:
     (folder / "shepherd.toml").unlink()
     _, messages = deploy(folder, "--yes", status=1)
     assert "shepherd.toml' could not be read" in messages
+
+
+FAULTS = [f"fault {number}" for number in range(60)]
+SHORT = "ConfigError: the settings are wrong:\n  - fault 0\n  - and 59 more, in the log of the Migrator"
+WHOLE = "ConfigError: the settings are wrong:\n" + "\n".join(f"  - {each}" for each in FAULTS)
+
+
+def failing(reason: str) -> Any:
+    """Return how a client asks AWS where a deployment ends as if the Migrator had answered with *reason*."""
+    ask = botocore.client.BaseClient._make_api_call
+    answered = (
+        f"Received response status [FAILED] from custom resource. Message returned: {reason} (RequestId: 6f1b-9d)"
+    )
+    failures = {"BmdbSchema": answered, "AgentUrl": "Resource creation cancelled"}
+
+    def asked(client: Any, name: str, arguments: Any) -> Any:
+        answer = ask(client, name, arguments)
+        if name == "ExecuteChangeSet":
+            (stack,) = cloudformation_backends[DEFAULT_ACCOUNT_ID][REGION].stacks.values()
+            for resource, told in failures.items():
+                event = Event(stack.stack_id, stack.name, resource, "", "Custom::Any", "CREATE_FAILED", told, None)
+                stack.events.append(event)
+            stack.status = "ROLLBACK_COMPLETE"
+        return answer
+
+    return asked
+
+
+def told_of_failure(folder: Path, reason: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", failing(reason))
+    _, messages = deploy(folder, "--yes", status=1)
+    return messages.partition("the stack shepherd is ROLLBACK_COMPLETE:\n")[2]
+
+
+def test_a_failure_is_told_without_what_follows_from_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told_of_failure(folder, "SchemaMismatch: x", monkeypatch) == "  - BmdbSchema: SchemaMismatch: x\n"
+
+
+def test_the_whole_reason_of_the_migrator_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CloudFormation takes 4 KB of it, and the rollback deletes the log that has the rest."""
+    logs, group = boto3.client("logs"), {"logGroupName": "/aws/lambda/shepherd-migrator"}
+    logs.create_log_group(**group)
+    logs.create_log_stream(**group, logStreamName="one")
+    record = {"message": "deployment failed", "exception": f"Traceback:\n  x\nshepherd_core.domain.{WHOLE}"}
+    lines = [{"timestamp": int(time.time() * 1000), "message": json.dumps(record)}]
+    logs.put_log_events(**group, logStreamName="one", logEvents=lines)
+    assert told_of_failure(folder, SHORT, monkeypatch) == f"  - BmdbSchema: {WHOLE}\n"
+
+
+def test_a_log_that_is_gone_is_no_second_failure(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = told_of_failure(folder, SHORT, monkeypatch)
+    assert SHORT in told
+    assert "/aws/lambda/shepherd-migrator cannot be read: ResourceNotFoundException" in told
