@@ -183,7 +183,7 @@ def _carry_out(change: Change, answers: Answers, found: Found, folder: Path) -> 
         case MakeBucket() | CloseBucket() | KeepVersions() | PutObject():
             account.change_bucket(change, found.account, kms_key)
         case StoreSecret(name, source):
-            SsmSecretStore(max_age_seconds=0).put(name, _secret(name, source, folder), kms_key=kms_key)
+            SsmSecretStore(max_age_seconds=0).put(name, _secret(name, source, folder, answers), kms_key=kms_key)
         case MakeSshKey(name):
             account.make_ssh_key(name, kms_key)
         case DeleteFailedStack(name):
@@ -193,23 +193,25 @@ def _carry_out(change: Change, answers: Answers, found: Found, folder: Path) -> 
                 note("CloudFormation finds nothing to change")
 
 
-def _secret(name: str, source: str | None, folder: Path) -> str:
-    if source is None:
-        if not sys.stdin.isatty():
+def _secret(name: str, source: str | None, folder: Path, answers: Answers) -> str:
+    """Return a secret from its source or, without one, as it is typed; of the database, one that it does not refuse."""
+    while True:
+        if source is not None:
+            value = _document(source, folder).decode(errors="replace").rstrip("\r\n")
+        elif sys.stdin.isatty():
+            value = getpass(f"{name} (not shown): ")
+        else:
             message = f"the secret {name} is not in SSM: store it there, or name its source in [deployment.secrets]"
             raise ShepherdError(message)
-        while not (value := getpass(f"{name} (not shown): ")):
-            note("a secret cannot be empty")
-        return value
-    try:
-        value = _document(source, folder).decode().rstrip("\r\n")
-    except UnicodeDecodeError:
-        message = f"the secret {name} is not text in UTF-8"
-        raise ShepherdError(message) from None
-    if not value:
-        message = f"the secret {name} is empty"
-        raise ShepherdError(message)
-    return value
+        wrong = None if value.isprintable() and value else "it must be printable text on one line"
+        if wrong is None and name == answers.parameter("bmdb-password"):
+            wrong = first_ticks.refusal(answers, value)
+        if wrong is None:
+            return value
+        if source is not None:
+            message = f"the secret {name} from {source}: {wrong}"
+            raise ShepherdError(message)
+        note(wrong)
 
 
 def _ran(answers: Answers) -> bool:

@@ -1,17 +1,22 @@
-"""Waiting until the loops of a deployment have run: the BMDB has a tick of each."""
+"""The BMDB of a deployment, seen from here: whether it takes a password, and when each loop has run."""
 
 from __future__ import annotations
 
+from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work.ticks import Tick, last_ticks
 from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors.bmdb import StatementFailed
 from shepherd_core.domain.provider import Capability
 from shepherd_core.settings.deployment import loop_minutes
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.settings.providers import find
-from shepherd_core.wiring.adapters import CLOCK
+from shepherd_core.wiring.adapters import CLOCK, read
 
 from shepherdctl.database import bmdb
 from shepherdctl.output.printing import note
@@ -42,6 +47,21 @@ def login(answers: Answers) -> dict[str, str]:
     if how in {"passwords", "one-password"}:
         return {**told, "bmdb_password_parameter": answers.parameter("bmdb-password")}
     return {**told, "bmdb_auth": "iam"}
+
+
+def refusal(answers: Answers, password: str) -> str | None:
+    """Return why the BMDB refuses its owner's *password*; None: it takes it, or cannot be asked from here."""
+    own = settings(answers)
+    source = own.bmdb_ca_source
+    authorities = None if source is None else partial(read, source)
+    try:
+        with closing(Connection(own, lambda: password, CLOCK, authorities, attempts=1)) as connection:
+            server.now(connection)
+    except StatementFailed as error:
+        return f"the database refuses its owner: {error}"
+    except ShepherdError as error:  # in a VPC, there may be no way to it
+        note(f"the password was not tried, because the database cannot be asked from here: {error}")
+    return None
 
 
 def awaited(answers: Answers) -> dict[str, int]:

@@ -194,13 +194,13 @@ def plan(answers: Answers, found: Found, documents: Mapping[str, bytes], package
         raise ConfigError(faults)
     return [
         *_bucket(answers, found),
+        *_objects(answers, found, documents, package),
         *(
             StoreSecret(name, source)
             for name, source in {**dict.fromkeys(listed), **secrets}.items()
             if name not in found.parameters
         ),
         *_ssh_key(answers, found),
-        *_objects(answers, found, documents, package),
         *_stack(answers, found, package),
     ]
 

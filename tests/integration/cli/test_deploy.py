@@ -13,7 +13,9 @@ import pytest
 from moto.cloudformation.models import Event, cloudformation_backends
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.server import ThreadedMotoServer
+from shepherd_core.settings.functions import LOOPS
 
+from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
 from tests.support.deployment import small_stack
 
@@ -353,3 +355,55 @@ def test_a_log_that_is_gone_is_no_second_failure(folder: Path, monkeypatch: pyte
     told = told_of_failure(folder, SHORT, monkeypatch)
     assert SHORT in told
     assert "/aws/lambda/shepherd-migrator cannot be read: ResourceNotFoundException" in told
+
+
+@pytest.fixture
+def reachable(folder: Path, fleet: Fleet) -> str:
+    """Return the answers of a deployment whose database is that of the fleet."""
+    own = fleet.settings
+    answers = (
+        ANSWERS.replace("db.example.com", own.bmdb_host)
+        .replace('"0,0,0,0"', '"1,2,1,10"\nbmdb_login = "one-password"')
+        .replace("[provider", f'[bmdb]\nbmdb_name = "{own.bmdb_name}"\nbmdb_user = "{own.bmdb_user}"\n\n[provider')
+    )
+    (folder / "shepherd.toml").write_text(answers)
+    return answers
+
+
+def record_ticks(fleet: Fleet, outcome: str) -> None:
+    """Let each loop have ended in a minute from now, which the command takes for a tick that it waited for."""
+    for loop in LOOPS:
+        fleet.sql(
+            "INSERT INTO ticks (session_id, loop, provider, runtime_info, began_at, ended_at, outcome, cause, counts) "
+            "SELECT gen_random_uuid(), :loop, 'static', '', now(), now() + interval '1 min', :outcome, "
+            "nullif(:cause, ''), '{}'",
+            loop=loop,
+            outcome=outcome,
+            cause="" if outcome == "Succeeded" else "no route",
+        )
+
+
+@pytest.mark.parametrize(("outcome", "status"), [("Succeeded", 0), ("Failed", 3)])
+def test_it_ends_when_the_loops_have_run(folder: Path, reachable: str, fleet: Fleet, outcome: str, status: int) -> None:
+    """Without the Recoverer, which is off for a list of machines, and what runs every ten minutes."""
+    record_ticks(fleet, outcome)
+    exports, messages = deploy(folder, "--yes", status=status)
+    ran = [line for line in messages.splitlines() if " ran: " in line]
+    told = "Succeeded" if outcome == "Succeeded" else "Failed, no route"
+    assert sorted(ran) == [f"initializer ran: {told}", f"provisioner ran: {told}"]
+    assert exports[0] == f"export AWS_DEFAULT_REGION={REGION}"
+
+
+def test_a_database_out_of_reach_is_said(folder: Path) -> None:
+    (folder / "shepherd.toml").write_text(ANSWERS.replace("0,0,0,0", "1,1,1,1").replace("db.example.com", "127.0.0.1"))
+    exports, messages = deploy(folder, "--yes", status=3)
+    assert "the password was not tried" in messages
+    assert "nothing is known of the loops" in messages
+    assert exports
+
+
+def test_a_password_that_the_database_refuses_is_not_stored(folder: Path, reachable: str, fleet: Fleet) -> None:
+    (folder / "shepherd.toml").write_text(reachable.replace(str(fleet.settings.bmdb_name), "absent"))
+    _, messages = deploy(folder, "--yes", status=1)
+    assert "the secret /shepherd/bmdb-password from password: the database refuses its owner" in messages
+    assert there()["parameters"] == []
