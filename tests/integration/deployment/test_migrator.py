@@ -245,14 +245,23 @@ def test_answers_go_to_cloudformation_alone(url: object, bmdb: Connection, clock
 
 
 @pytest.mark.parametrize(
-    "region", [".s3", ".s3.eu-west-1", ".s3-eu-west-1", ".s3.dualstack.eu-west-1", ".s3.cn-north-1"]
+    ("region", "suffix"),
+    [
+        ("eu-west-1", "amazonaws.com"),
+        ("us-gov-west-1", "amazonaws.com"),
+        ("cn-north-1", "amazonaws.com.cn"),
+        ("eusc-de-east-1", "amazonaws.eu"),
+        ("us-iso-east-1", "c2s.ic.gov"),
+        ("us-isob-east-1", "sc2s.sgov.gov"),
+        ("eu-isoe-west-1", "cloud.adc-e.uk"),
+        ("us-isof-south-1", "csp.hci.ic.gov"),
+    ],
 )
-def test_every_host_of_cloudformation_is_answered(region: str) -> None:
-    """Nothing here listens for it, so that the answer is tried and not delivered."""
-    assert ANSWERED.fullmatch(
-        f"https://cloudformation-custom-resource-response-euwest1{region}.amazonaws.com"
-        f"{'.cn' if 'cn-' in region else ''}/arn%3Aaws%3Acloudformation?X-Amz-Algorithm=AWS4-HMAC-SHA256&{SIGNATURE}"
-    )
+def test_every_host_of_cloudformation_is_answered(region: str, suffix: str) -> None:
+    """Nothing here listens for it. A partition that is left out would wait six minutes, and be told no reason."""
+    bucket = f"cloudformation-custom-resource-response-{region.replace('-', '')}"
+    for place in ("s3", f"s3.{region}", f"s3-{region}", f"s3.dualstack.{region}"):
+        assert ANSWERED.fullmatch(f"https://{bucket}.{place}.{suffix}/arn%3Aaws?X-Amz-Algorithm=AWS4&{SIGNATURE}")
 
 
 def test_an_answer_is_not_sent_on_to_another_host(cloudformation: Script, bmdb: Connection, clock: ManualClock) -> None:

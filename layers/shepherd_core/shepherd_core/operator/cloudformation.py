@@ -26,9 +26,10 @@ _ANSWER_LIMITS = (3, 5)  # seconds to connect, and between two bytes
 _REASON_BYTES = 3_000  # CloudFormation takes 4,096 bytes in all
 _OK = 200
 _DIRECTION = "(north|south|east|west|central){1,2}"
+_SUFFIX = r"(amazonaws\.(com(\.cn)?|eu)|c2s\.ic\.gov|sc2s\.sgov\.gov|cloud\.adc-e\.uk|csp\.hci\.ic\.gov)"
 ANSWERED = re.compile(
-    rf"https://cloudformation-custom-resource-response-[a-z]{{2}}(gov|iso[bef]?)?{_DIRECTION}[0-9]{{1,2}}"
-    rf"\.s3([.-](dualstack\.)?[a-z]{{2}}(-gov|-iso[bef]?)?-{_DIRECTION}-[0-9]{{1,2}})?\.amazonaws\.com(\.cn)?/[!-~]*"
+    rf"https://cloudformation-custom-resource-response-([a-z]{{2}}(gov|iso[bef]?)?|eusc[a-z]{{2}}){_DIRECTION}[0-9]{{1,2}}"
+    rf"\.s3([.-](dualstack\.)?([a-z]{{2}}(-gov|-iso[bef]?)?|eusc-[a-z]{{2}})-{_DIRECTION}-[0-9]{{1,2}})?\.{_SUFFIX}/[!-~]*"
     r"|http://127\.0\.0\.1(:[0-9]+)?(/[!-~]*)?"
 )
 """
