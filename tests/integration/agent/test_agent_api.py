@@ -30,7 +30,7 @@ from simulator.environment.postgres import Postgres
 from tests.conftest import ManualClock, log_lines
 from tests.support.agents.signed_agent import ADDRESS, MAX_BODY_BYTES, RECEIVED_AT, SignedAgent, database_time, endpoint
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
-from tests.support.bmdb.fleet import Fleet, claimed, ids
+from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
 
 WIRE = Path(__file__).parents[2] / "data" / "wire"
 OK, BAD_REQUEST, UNAUTHORIZED = HTTPStatus.OK, HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED
@@ -304,6 +304,34 @@ def test_more_agents_than_are_cached_displace_one(fleet: Fleet, counting: Breaki
         for agent in agents:
             api.handle(agent.request())
     assert [trips(counting, api, agent.request())[1] for agent in agents] == [1, 1, 1, 1, 2, 2]
+
+
+def test_a_plan_for_an_empty_table_does_not_stay(own_fleet: Fleet, clock: ManualClock) -> None:
+    """It reads the whole table, row by row, for as long as nothing analyzes it."""
+    for table in ("machine_agent_started", "machine_agent_heartbeat"):
+        own_fleet.sql(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+        own_fleet.sql(f"VACUUM ANALYZE {table}")
+    connection = own_fleet.connect()
+    api = endpoint(connection)
+    agent = SignedAgent(own_fleet)
+    assert api.handle(agent.request()).status == OK
+    own_fleet.machines(5000, started_ago=HOUR, reported_ago=60)
+
+    def rows_read() -> int:
+        driver = connection._connected()
+        driver.run("SELECT pg_stat_force_next_flush()")
+        driver.run("SELECT 1")
+        own_fleet.sql("SELECT pg_stat_clear_snapshot()")
+        read: int = own_fleet.sql("SELECT sum(seq_tup_read)::bigint FROM pg_stat_user_tables")[0][0]
+        return read
+
+    before = rows_read()
+    assert api.handle(agent.request()).status == OK
+    assert rows_read() - before > 5000, "or this test proves nothing"
+    clock.now += 301
+    before = rows_read()
+    assert api.handle(agent.request()).status == OK
+    assert rows_read() - before < 100
 
 
 def test_a_heartbeat_writes_one_row_and_no_index_entry(own_fleet: Fleet) -> None:

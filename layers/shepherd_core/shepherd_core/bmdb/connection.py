@@ -36,6 +36,9 @@ ATTEMPTS = 5
 """Number of tries of a transaction. Each pause is jittered, and may last twice as long as the one before."""
 
 _FIRST_PAUSE_SECONDS = 0.05
+_PLAN_SECONDS = 300
+"""After which statements are planned anew. A plan that was made for an empty table reads the whole of a large one; the
+server alone would keep it until the table is analyzed."""
 _LIMITS = driver.TimeLimits()
 
 
@@ -119,6 +122,7 @@ class Connection:
         self._attempts = attempts
         self._limits = limits
         self._driver: Driver | None = None
+        self._planned_at = 0.0
         self._prepared: dict[str, Prepared] = {}
         self._in_transaction = False
 
@@ -248,11 +252,18 @@ class Connection:
         """Call *once* until it succeeds, fails for good, or has been tried often enough."""
         for attempt in range(1, self._attempts):
             try:
+                self._forget_old_plans()
                 return once()
             except (SerializationConflict, BmdbUnavailable):
                 longest = _FIRST_PAUSE_SECONDS * 2**attempt
                 self._clock.sleep(random.uniform(longest / 4, longest))  # noqa: S311 - jitter, not cryptography
         return once()
+
+    def _forget_old_plans(self) -> None:
+        now = self._clock.monotonic()
+        if self._driver is not None and now - self._planned_at > _PLAN_SECONDS:
+            self._simple("DISCARD PLANS")
+            self._planned_at = now
 
     def _send(self, name: str, parameters: dict[str, Any]) -> list[list[Any]]:
         try:
@@ -279,7 +290,7 @@ class Connection:
 
     def _connected(self) -> Driver:
         if self._driver is None:
-            self._driver = self._open()
+            self._driver, self._planned_at = self._open(), self._clock.monotonic()
         return self._driver
 
     def _open(self) -> Driver:
