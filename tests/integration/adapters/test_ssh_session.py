@@ -128,6 +128,14 @@ def test_missing_folder_is_named(connection: SshConnection, path: Path, deadline
         connection.upload(Agent(b"agent"), str(path / "agent"), deadline)
 
 
+def test_a_folder_is_no_place_for_an_agent(connection: SshConnection, path: Path, deadline: Deadline) -> None:
+    """`mv` would put each try into it, and none would ever run."""
+    path.mkdir()
+    with pytest.raises(SshUploadFailed, match="the agent is a folder"):
+        connection.upload(Agent(b"agent"), str(path), deadline)
+    assert list(path.iterdir()) == []
+
+
 def test_upload_of_another_size_is_refused(connection: SshConnection, path: Path, deadline: Deadline) -> None:
     class Short(Agent):
         def open(self) -> BinaryIO:

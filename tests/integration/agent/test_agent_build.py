@@ -40,6 +40,14 @@ def test_the_agent_runs_with_python_3_9_alone(source: Path) -> None:
         assert {module.partition(".")[0] for module in modules} <= sys.stdlib_module_names
 
 
+def test_an_older_python_is_named(tmp_path: Path) -> None:
+    """It would else fail at the first sentence that it does not understand."""
+    write_agent(tmp_path / "agent")
+    old = "import runpy, sys; sys.version_info, sys.version = (3, 7, 3), '3.7.3 (default)'; runpy.run_path('agent')"
+    ended = subprocess.run([sys.executable, "-c", old], cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (1, "the agent needs Python 3.9 or newer, and python3 is 3.7.3\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "told"),
     [

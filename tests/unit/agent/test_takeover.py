@@ -125,7 +125,7 @@ def test_agent_has_a_time_limit_of_its_own_to_answer(clock: ManualClock, seconds
         (b"", 127, AgentExited, "exited with status 127: sh: not found"),
         (success(), -1, AgentExited, "without a status, as if killed"),
         (b"", 0, MalformedAnswer, "answered nothing"),
-        (b"Segmentation fault", 0, MalformedAnswer, "18 bytes that are not a TakeoverResponse"),
+        (b"Segmentation fault", 0, MalformedAnswer, "18 bytes that are not a TakeoverResponse: Segmentation fault"),
         (success()[:-1], 0, MalformedAnswer, "not a TakeoverResponse"),
         (b"\x1a\x01x", 0, MalformedAnswer, "not a TakeoverResponse"),
         (refusal("no disk"), 0, AgentRefused, "the agent reports: no disk"),

@@ -15,7 +15,13 @@ from shepherd_core.adapters import aws, locations
 from shepherd_core.domain.errors import AgentMismatch, SourceError, SourceUnavailable
 
 _SOURCES = Path(__file__).parents[2] / "shepherd_agent"
-_START = b"import sys\nfrom shepherd_agent.__main__ import main\nsys.exit(main())\n"
+_START = b"""\
+import sys
+if sys.version_info < (3, 9):
+    sys.exit("the agent needs Python 3.9 or newer, and python3 is " + sys.version.split()[0])
+from shepherd_agent.__main__ import main
+sys.exit(main())
+"""
 _SHEBANG = b"#!/usr/bin/env python3\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _CHUNK_BYTES = 1024 * 1024

@@ -210,7 +210,10 @@ def _success(result: RunResult, stderr: str, init: TakeoverInit) -> TakeoverSucc
         last_words = printable(stderr[-_DETAIL:], _DETAIL)
         raise AgentExited(f"the agent exited {how}" + (f": {last_words}" if last_words else ""))
     if not answer.HasField("success"):
-        what = f"{len(result.stdout)} bytes that are not a TakeoverResponse" if result.stdout else "nothing"
+        shown = printable(
+            result.stdout[:_DETAIL].decode(errors="replace"), _DETAIL
+        )  # often of a login script that prints
+        what = f"{len(result.stdout)} bytes that are not a TakeoverResponse: {shown}" if result.stdout else "nothing"
         raise MalformedAnswer(f"the agent answered {what}") from fault
     success = answer.success
     if success.init_message != init:

@@ -52,6 +52,7 @@ UPLOAD_BYTES_PER_SECOND = 4_000_000
 _HAS = 's=$(sha256sum < "$1"); [ "${s%% *}" = "$2" ] && { [ -x "$1" ] || chmod 755 "$1"; } && echo yes || echo no'
 """Say yes if $1 has the hash $2, and make it executable."""
 _UPLOAD = (
+    'if [ -d "$1" ]; then echo "$1 is a folder" >&2; exit 1; fi; '
     'for old in "$1".*.shepherd-upload; do [ ! -e "$old" ] || rm -f "$old"; done; umask 077; '
     'cat > "$2" && n=$(wc -c < "$2") && if [ "$n" -eq "$3" ]; '
     'then chmod 755 "$2" && mv -f "$2" "$1" && exit; '
