@@ -64,6 +64,13 @@ from shepherdctl.output.printing import OneOf, print_error
 class _Commands(TyperGroup):
     """Commands whose failures are printed as messages."""
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that *args* name; who types one of ``machine`` here is told where it is."""
+        if args[0] not in self.commands and args[0] in getattr(self.commands["machine"], "commands", ()):
+            message = f"there is no command {args[0]!r} here: did you mean 'machine {args[0]}'?"
+            raise typer.BadParameter(message, ctx)
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command; a ShepherdError becomes a message on standard error and exit status 1."""
         try:

@@ -255,6 +255,13 @@ def test_the_two_ends_of_a_machine_are_not_guessed(word: str) -> None:
     assert "release gives a machine back to its provider, with all data on it; forget removes it" in refused
 
 
+@pytest.mark.parametrize("name", ["why", "list", "describe"])
+def test_a_machine_command_typed_too_early_is_named_whole(name: str) -> None:
+    told = " ".join(CommandLine(None).told(name, "rack1-3", status=2).replace("│", " ").split())
+    assert f"there is no command '{name}' here: did you mean 'machine {name}'?" in told
+    assert "No such command 'whi'" in CommandLine(None).told("whi", status=2)
+
+
 def test_a_host_key_that_is_damaged_hides_nothing(fleet: Fleet, shepherdctl: CommandLine) -> None:
     machine_id = fleet.provided_machine()
     fleet.sql(
