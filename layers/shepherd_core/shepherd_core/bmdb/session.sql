@@ -17,9 +17,9 @@
 -- and a backoff that grows with the number of deaths in a row. From now on they are suspects (see loops/claims.py). The
 -- backoff has no interval, because it says nothing about the machine.
 --
--- The row of an expired session is locked first (SKIP LOCKED): a session that is renewing its lease or committing at
--- this moment is left alone. A lock with which no work was begun leaves no event and no backoff. At most 20 expired sessions are reaped at a time, so that opening a session stays fast
--- after an outage.
+-- The row of an expired session is locked first (SKIP LOCKED): a session that is renewing its lease or committing at this
+-- moment is left alone. A lock with which no work was begun leaves no event and no backoff. At most 20 expired sessions are
+-- reaped at a time, so that opening a session stays fast after an outage.
 --
 -- For the Recoverer of :provider (null: for others), also record its timeouts, if they have changed (else nothing is
 -- locked). Also delete at most 20 ticks that began more than 14 days ago.

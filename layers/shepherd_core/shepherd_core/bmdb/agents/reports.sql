@@ -105,8 +105,8 @@ SET
     disk_bytes = excluded.disk_bytes;
 
 -- name: write_installation_report
--- The outcome of an installation. No row: the generation is lower than the last reported one, or was never requested. A repeated report is accepted again; a success
--- is never overwritten by an error of the same generation.
+-- The outcome of an installation. No row: the generation is lower than the last reported one, or was never requested. A
+-- repeated report is accepted again; a success is never overwritten by an error of the same generation.
 WITH accepted AS (
     SELECT q.machine_id
     FROM machine_os_installation_request q

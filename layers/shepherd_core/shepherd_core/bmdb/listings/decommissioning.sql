@@ -56,8 +56,9 @@ SELECT
 FROM locked_provider;
 
 -- name: request_release
--- Record that a machine is to be released, and pause it for every loop. It is not done after a heartbeat younger than :fresh_seconds unless :despite_heartbeat. A request that is on record
--- already stays as it is, and the column release_on_record says so. No row: the lock or the session is lost.
+-- Record that a machine is to be released, and pause it for every loop. It is not done after a heartbeat younger than
+-- :fresh_seconds unless :despite_heartbeat. A request that is on record already stays as it is, and the column
+-- release_on_record says so. No row: the lock or the session is lost.
 WITH {locked_provider},
 {last_heartbeat},
 {locked_machine},

@@ -35,7 +35,8 @@ RETURNING provider;
 {recorded_facts} AND {not_ready};
 
 -- name: write_facts
--- Record what the provider lists about some machines, and renew the session's lease. No row: the session has expired, or another took its place.
+-- Record what the provider lists about some machines, and renew the session's lease. No row: the session has expired, or
+-- another took its place.
 WITH provider_lock AS (
     SELECT provider FROM provider_listings WHERE provider = :provider AND session_id = :session_id FOR UPDATE
 ),

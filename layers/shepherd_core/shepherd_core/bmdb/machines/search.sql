@@ -10,9 +10,7 @@
 --
 -- :text is the beginning of a machine id or of an address, or a part of a provider id or of the hardware report, where
 -- the serial numbers are. :kinds are those of a quarantine, or of a failure that the statement failures counts.
-SELECT
-    c.*,
-    {found_facts}
+SELECT c.*, {found_facts}
 FROM (
     SELECT
         e.machine_id, e.machine_created_at, p.provider, i.provider AS intended_provider, p.provider_id,

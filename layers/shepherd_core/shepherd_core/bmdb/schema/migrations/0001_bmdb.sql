@@ -95,8 +95,9 @@ CREATE TABLE machine_operator_labels (
 );
 
 -- The release of the machine was requested; accepted_at is when the provider agreed. Written by an operator before the
--- provider is called, by the Recoverer for a machine that failed for good, when the provider has agreed; goes when the provider no longer has the machine, or when the release is canceled before the
--- provider accepts it; until then the machine stays provided and counts towards the limit.
+-- provider is called, by the Recoverer for a machine that failed for good, when the provider has agreed; goes when the
+-- provider no longer has the machine, or when the release is canceled before the provider accepts it; until then the machine
+-- stays provided and counts towards the limit.
 CREATE TABLE machine_release (
     machine_id uuid PRIMARY KEY CONSTRAINT machine_release_machine REFERENCES machines,
     asked_at timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -121,9 +122,9 @@ CREATE INDEX machine_tombstone_by_provider ON machine_tombstone (provider);
 
 -- Agents -------------------------------------------------------------------------------------------------------------
 
--- An agent was started on the machine, with this Ed25519 key; its file has this SHA-256. Written by the Initializer; goes when the Recoverer takes a
--- step, when a quarantine ends, and when the machine is decommissioned. For the index of the primary key, see
--- machine_provided.
+-- An agent was started on the machine, with this Ed25519 key; its file has this SHA-256. Written by the Initializer; goes
+-- when the Recoverer takes a step, when a quarantine ends, and when the machine is decommissioned. For the index of the
+-- primary key, see machine_provided.
 CREATE TABLE machine_agent_started (
     machine_id uuid CONSTRAINT machine_agent_started_machine REFERENCES machines,
     agent_started_at timestamptz NOT NULL,
@@ -211,9 +212,9 @@ CREATE TABLE sessions (
 
 CREATE INDEX sessions_by_deadline ON sessions (deadline);
 
--- What a tick (one invocation of a loop) did; its session is gone. Succeeded; Failed, with the cause and its kind; or Expired: it was
--- killed or lost the database, its counts are unknown, and ended_at is the deadline of its session. counts has the
--- invocation's metrics by name. Written by the statement that deletes the session; goes after 14 days, when another
+-- What a tick (one invocation of a loop) did; its session is gone. Succeeded; Failed, with the cause and its kind; or
+-- Expired: it was killed or lost the database, its counts are unknown, and ended_at is the deadline of its session. counts
+-- has the invocation's metrics by name. Written by the statement that deletes the session; goes after 14 days, when another
 -- session is opened.
 CREATE TABLE ticks (
     session_id uuid PRIMARY KEY,
@@ -346,10 +347,10 @@ CREATE TABLE machine_quarantine (
     kind failure_kind NOT NULL
 );
 
--- When an agent of the provider's machines counts as unhealthy: this long after its last heartbeat, or after its start
--- if it never reported. grace_seconds: how long a machine has to come back. failed_steps: steps are taken on machines that
--- failed for good at the provider. Written by the Recoverer when it opens its session, from its settings; stays. permitted_at: when it last permitted a step. Permissions write it first, so that
--- two of them never count the same steps.
+-- When an agent of the provider's machines counts as unhealthy: this long after its last heartbeat, or after its start if it
+-- never reported. grace_seconds: how long a machine has to come back. failed_steps: steps are taken on machines that failed
+-- for good at the provider. Written by the Recoverer when it opens its session, from its settings; stays. permitted_at: when
+-- it last permitted a step. Permissions write it first, so that two of them never count the same steps.
 CREATE TABLE recovery_policy (
     provider text PRIMARY KEY,
     heartbeat_timeout_seconds double precision NOT NULL
