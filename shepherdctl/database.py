@@ -5,6 +5,7 @@ from contextlib import closing, contextmanager
 
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.schema import migrate as migrations
+from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.domain.errors.bmdb import StatementFailed
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.wiring import adapters
@@ -21,7 +22,7 @@ def explain_schema_mismatch(settings: BmdbSettings | None = None) -> Iterator[No
     and pause them, during a deployment.
 
     Raises:
-        SchemaMismatch: the BMDB is older or newer than this code.
+        SchemaMismatch: this code cannot use the BMDB's schema.
     """
     try:
         yield
@@ -29,13 +30,13 @@ def explain_schema_mismatch(settings: BmdbSettings | None = None) -> Iterator[No
         if error.sqlstate not in _UNDEFINED:
             raise
         with closing(adapters.bmdb(settings)) as connection:
-            if migrations.schema_version(connection) == migrations.migrations()[-1].version:
+            if migrations.is_usable(connection):
                 raise
             raise migrations.mismatch(connection) from error
 
 
 @contextmanager
-def bmdb(settings: BmdbSettings | None = None) -> Iterator[Connection]:
+def bmdb(settings: BmdbSettings | None = None, *, limits: TimeLimits = adapters.LIMITS) -> Iterator[Connection]:
     """
     Connect to the BMDB: as an operator, by the environment; or by *settings*, which may be a function's.
 
@@ -44,5 +45,5 @@ def bmdb(settings: BmdbSettings | None = None) -> Iterator[Connection]:
         SchemaMismatch: as ``explain_schema_mismatch``.
         BmdbError: as ``Connection``.
     """
-    with closing(adapters.bmdb(settings)) as connection, explain_schema_mismatch(settings):
+    with closing(adapters.bmdb(settings, limits=limits)) as connection, explain_schema_mismatch(settings):
         yield connection

@@ -1,6 +1,12 @@
 """The commands on the schema: ``shepherdctl db``."""
 
+import math
+from typing import Annotated
+
+import typer
 from shepherd_core.bmdb.schema import migrate as migrations
+from shepherd_core.bmdb.wire.driver import TimeLimits
+from shepherd_core.domain.clock import Deadline
 from shepherd_core.settings.functions.services import MigratorSettings
 from shepherd_core.wiring import adapters
 from shepherd_core.wiring.settings import load
@@ -12,26 +18,33 @@ from shepherdctl.output.printing import Column, Form, Output, document, facts, n
 
 def migrate(
     *,
+    late: Annotated[
+        bool, typer.Option("--late", help="Also those that only this code can use: all functions have it.")
+    ] = False,
     dry_run: DryRun = False,
     output: Output = Form.TABLE,
 ) -> None:
     """
     Bring the BMDB's schema up to date with this code.
 
-    Applies the missing migrations, each in one transaction, and then creates the
-    roles of the functions, if SHEPHERD_BMDB_ROLES is set. Logs in as the user
-    that owns the schema. Safe to run at any time, concurrently, and again after
-    an interruption. Refuses if an applied migration was edited, or if the BMDB
-    is newer than this code.
+    Applies the missing migrations that the code of the present schema can use,
+    each in one transaction, and then creates the roles of the functions, if
+    SHEPHERD_BMDB_ROLES is set. Logs in as the user that owns the schema. Safe to
+    run at any time, concurrently, and again after an interruption. Refuses if an
+    applied migration was edited, or if the BMDB is newer than this code and does
+    not allow it.
 
     Examples:
       shepherdctl db migrate --dry-run
       shepherdctl db migrate
     """
-    with bmdb(*load(MigratorSettings)) as connection:
-        applied = migrations.migrate(connection, dry_run=dry_run)
+    with bmdb(*load(MigratorSettings), limits=TimeLimits(statement=0, lock=migrations.LOCK_SECONDS)) as connection:
+        running = None if late else migrations.schema_version(connection)
+        deadline = Deadline(adapters.CLOCK, math.inf)
+        applied = migrations.migrate(connection, running=running, dry_run=dry_run, deadline=deadline)
         version = migrations.schema_version(connection)
-        roles = [] if dry_run else adapters.make_roles(connection)
+        roles = [] if dry_run else adapters.make_roles(connection, deadline)
+        waiting = [each for each in migrations.migrate(connection, dry_run=True) if each not in applied]
     if output is Form.JSON:
         listed = [{"number": migration.version, "name": migration.name} for migration in applied]
         document({"dry_run": dry_run, "migrations": listed, "schema_version": version, "roles": roles})
@@ -43,6 +56,9 @@ def migrate(
     )
     if not applied:
         note(f"nothing to apply: the BMDB has version {version}")
+    if waiting:
+        names = ", ".join(each.name for each in waiting)
+        note(f"waits until all functions have this code, then for the next deployment or --late: {names}")
     if roles:
         note(f"roles with their grants: {', '.join(roles)}")
 
@@ -55,21 +71,24 @@ def status(output: Output = Form.TABLE) -> None:
 
     Examples:
       shepherdctl db status
-      shepherdctl db status -o json | jq '.schema_version == .needed_version'
+      shepherdctl db status -o json | jq .usable
     """
-    code_version = migrations.migrations()[-1].version
+    code = migrations.this_code()
     with bmdb(*load(MigratorSettings)) as connection:
-        version = migrations.schema_version(connection)
-        pending = migrations.migrate(connection, dry_run=True) if version <= code_version else []
+        version, usable = migrations.schema_version(connection), migrations.is_usable(connection)
+        newer = version > code.known_schema
+        pending = [] if newer and not usable else migrations.migrate(connection, dry_run=True)
     if output is Form.JSON:
         listed = [{"number": migration.version, "name": migration.name} for migration in pending]
-        document({"schema_version": version, "needed_version": code_version, "migrations": listed})
+        versions = {"schema_version": version, "needed_version": code.needed_schema, "usable": usable}
+        document({**versions, "migrations": listed})
         return
-    if version > code_version:
-        result = "the BMDB is newer than this code: deploy the code that matches it"
+    if newer:
+        allowed = ", and allows it" if usable else ": deploy the code that matches it"
+        result = f"the BMDB is newer than this code{allowed}"
     elif pending:
         names = ", ".join(migration.name for migration in pending)
         result = f"to apply: {names} (run shepherdctl db migrate)"
     else:
         result = "up to date"
-    facts([("BMDB", f"version {version}"), ("this code", f"version {code_version}"), ("migrations", result)])
+    facts([("BMDB", f"version {version}"), ("this code", f"version {code.known_schema}"), ("migrations", result)])

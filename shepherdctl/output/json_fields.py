@@ -208,6 +208,7 @@ FIELDS = {
     "unhealthy_at": "time: from when it is unhealthy without another heartbeat.",
     "unreported": "number: machines without a hardware report.",
     "until": "time: end of the block or of the backoff.",
+    "usable": "true or false: whether this code can use the schema.",
     "usage_ratio": "number: used part of the disk's lifetime.",
     "value": "value of the setting.",
     "vendor": "text: of the processor or disk.",

@@ -209,6 +209,7 @@ CLAIM_LINES, CLAIM_CTES = 40, 4
 SHARED = {
     "clock_agrees": (written_for_sessions() - WITHOUT_DEADLINE)
     | {"read_fleet", "no_longer_due", "open_session", "close_session", "accept_heartbeat"},
+    "schema_fits": {"open_session", "reporting_agent", "accept_heartbeat"},
     "agent_timeout": {"read_fleet"},
     "ended_work": ENDS_WORK,
     "found_facts": {"search_machines", "show_machine"},

@@ -102,9 +102,10 @@ def _older(stage: Stage) -> None:
 
 def _newer(stage: Stage) -> None:
     stage.sql(
-        "UPDATE schema_migrations SET version = version + 9000 "
+        "UPDATE schema_migrations SET version = version + 9000, oldest_code = oldest_code + 9000 "
         "WHERE version = (SELECT max(version) FROM schema_migrations)",
-        undo="UPDATE schema_migrations SET version = version - 9000 WHERE version > 9000",
+        undo="UPDATE schema_migrations SET version = version - 9000, oldest_code = oldest_code - 9000 "
+        "WHERE version > 9000",
     )
 
 

@@ -714,7 +714,7 @@ def test_no_heartbeat_is_taken_in_an_unknown_schema(
     if remembered:
         assert api.handle(agent.request()).status == OK
     before = recorded(own_fleet)
-    own_fleet.sql("INSERT INTO schema_migrations VALUES (99, 'newer', '')")
+    own_fleet.sql("INSERT INTO schema_migrations VALUES (99, 'newer', '', 99)")
     assert api.handle(agent.request()).status == HTTPStatus.SERVICE_UNAVAILABLE
     assert recorded(own_fleet) == before
     (line,) = log_lines(capsys)

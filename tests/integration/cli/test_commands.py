@@ -295,6 +295,7 @@ def test_a_dry_run_of_migrate_lists_migrations_and_changes_nothing(empty_databas
     assert shepherdctl.load("db", "status") == {
         "schema_version": 0,
         "needed_version": NEWEST,
+        "usable": False,
         "migrations": [{"number": one.version, "name": one.name} for one in migrations()],
     }
 
@@ -306,10 +307,17 @@ def test_status_shows_both_schema_versions(database: BmdbSettings) -> None:
 
 
 def test_status_shows_that_the_database_is_newer(own_fleet: Fleet) -> None:
-    own_fleet.sql("INSERT INTO schema_migrations (version, name, checksum) VALUES (9999, 'later', '')")
+    own_fleet.sql("INSERT INTO schema_migrations VALUES (9999, 'later', '', 9999)")
     shepherdctl = CommandLine(own_fleet.settings)
     assert "newer than this code" in shepherdctl.read("db", "status")
     assert "newer" in shepherdctl.told("db", "migrate", status=1)
+
+
+def test_status_shows_that_a_newer_database_allows_this_code(own_fleet: Fleet) -> None:
+    own_fleet.sql(f"INSERT INTO schema_migrations VALUES (9999, 'later', '', {NEWEST})")
+    shepherdctl = CommandLine(own_fleet.settings)
+    assert "newer than this code, and allows it" in shepherdctl.read("db", "status")
+    assert shepherdctl.load("db", "status")["usable"]
 
 
 def test_status_fails_when_an_applied_migration_was_edited(own_fleet: Fleet) -> None:

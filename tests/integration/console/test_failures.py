@@ -64,11 +64,11 @@ def test_a_database_that_is_away_comes_back_by_itself(fleet: Fleet, tmp_path: Pa
 def test_a_schema_of_another_version_is_named(own_fleet: Fleet) -> None:
     """During a deployment the console is older or newer for a while."""
     own_fleet.sql("ALTER TABLE ticks RENAME TO moments")
-    own_fleet.sql("UPDATE schema_migrations SET version = version + 1000")
+    own_fleet.sql("UPDATE schema_migrations SET version = version + 1000, oldest_code = version + 1000")
     with serving(own_fleet.settings) as access:
         response = Visitor(access).get("/")
         assert response.status_code == 503
         assert "The BMDB and this console are of different versions." in said(response.text)
         own_fleet.sql("ALTER TABLE moments RENAME TO ticks")
-        own_fleet.sql("UPDATE schema_migrations SET version = version - 1000")
+        own_fleet.sql("UPDATE schema_migrations SET version = version - 1000, oldest_code = version - 1000")
         assert Visitor(access).get("/").status_code == 200

@@ -4,6 +4,7 @@ from typing import Any
 from uuid import UUID
 
 import pg8000.native
+from shepherd_core.bmdb.schema.migrate import this_code
 from shepherd_core.bmdb.statements import statements
 
 from tests.support.bmdb.fleet import HOUR, Fleet
@@ -23,7 +24,7 @@ def written(fleet: Fleet, machine_id: UUID) -> dict[str, Any]:
         "report_interval": 120,
         "failed_attempts": 0,
         **fleet.connection.clock,
-        "schema_version": fleet.sql("SELECT max(version) FROM schema_migrations")[0][0],
+        **this_code()._asdict(),
     }
     arguments = ", ".join(pg8000.native.literal(value) for value in in_order(values))
     fleet.sql(f"PREPARE heartbeat AS {text}")

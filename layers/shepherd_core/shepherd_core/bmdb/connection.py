@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
+from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
 from shepherd_core.bmdb.statements import statements
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from shepherd_core.bmdb.wire.driver import Driver, Prepared
-    from shepherd_core.domain.clock import Clock
+    from shepherd_core.domain.clock import Clock, Deadline
     from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 R = TypeVar("R")
@@ -161,9 +162,11 @@ class Connection:
 
         return self._persist(once)
 
-    def transact(self, unit: Callable[[], T]) -> T:
+    def transact(self, unit: Callable[[], T], deadline: Deadline | None = None) -> T:
         """
         Run *unit*, which calls ``run``, in one transaction, and return its result.
+
+        A conflict is retried until shortly before *deadline*; None: as often as everything else.
 
         *unit* may run several times (after serialization failures, or if the connection
         is lost before the commit), so it must only read and write the BMDB. If it
@@ -192,7 +195,7 @@ class Connection:
                 raise CommitUnknown from error
             return result
 
-        return self._persist(once)
+        return self._persist(once, deadline)
 
     def dry_run(self, unit: Callable[[], T]) -> T:
         """Run *unit* in a transaction, roll it back, and return its result."""
@@ -248,16 +251,22 @@ class Connection:
             with suppress(*driver.FAULTS):
                 old.close()
 
-    def _persist(self, once: Callable[[], T]) -> T:
-        """Call *once* until it succeeds, fails for good, or has been tried often enough."""
-        for attempt in range(1, self._attempts):
+    def _persist(self, once: Callable[[], T], deadline: Deadline | None = None) -> T:
+        """Call *once* until it succeeds, fails for good, or has been tried often or (conflicts) long enough."""
+        for attempt in count(1):
+            longest = _FIRST_PAUSE_SECONDS * 2 ** min(attempt, ATTEMPTS)
             try:
                 self._forget_old_plans()
                 return once()
-            except (SerializationConflict, BmdbUnavailable):
-                longest = _FIRST_PAUSE_SECONDS * 2**attempt
-                self._clock.sleep(random.uniform(longest / 4, longest))  # noqa: S311 - jitter, not cryptography
-        return once()
+            except (SerializationConflict, BmdbUnavailable) as error:
+                if deadline is not None and isinstance(error, SerializationConflict):
+                    ended = deadline.remaining() < 2 * longest
+                else:
+                    ended = attempt >= self._attempts
+                if ended:
+                    raise
+            self._clock.sleep(random.uniform(longest / 4, longest))  # noqa: S311 - jitter, not cryptography
+        raise AssertionError  # it counts on
 
     def _forget_old_plans(self) -> None:
         now = self._clock.monotonic()

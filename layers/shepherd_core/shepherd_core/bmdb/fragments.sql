@@ -6,6 +6,10 @@
 -- time depends on, so that no time on record lies far in the future or the past once the clocks agree again.
 abs(extract(epoch FROM clock_timestamp()) * 1000 - :time::bigint) <= :tolerance_seconds::float8 * 1000
 
+-- fragment: schema_fits
+-- This code can use the schema (schema/migrate.py).
+(SELECT max(version) >= :needed_schema AND max(oldest_code) <= :known_schema FROM schema_migrations)
+
 -- fragment: session_alive
 -- The session of this statement has not expired, by a clock that may be believed. A statement that writes uses live_session
 -- instead.

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from shepherd_core.bmdb.schema.migrate import migrations, mismatch
+from shepherd_core.bmdb.schema.migrate import mismatch, this_code
 from shepherd_core.bmdb.wire.server import check_clock, now
 from shepherd_core.bmdb.work.ticks import TickEnd, TickHead
 from shepherd_core.domain.clock import RENEWALS, in_background
@@ -73,7 +73,7 @@ class Session:
         expires when its deadline passes.
 
         Raises:
-            SchemaMismatch: the BMDB is older or newer than this code.
+            SchemaMismatch: this code cannot use the BMDB's schema.
             ClockDiffers: the BMDB's clock differs from ours; nothing was written.
         """
         provider, timeouts = policy or (None, None)
@@ -96,7 +96,7 @@ class Session:
                     startup_timeout_seconds=timeouts and timeouts.startup_timeout_seconds,
                     grace_seconds=timeouts and timeouts.grace_seconds,
                     failed_steps=timeouts and timeouts.failed_steps,
-                    schema_version=migrations()[-1].version,
+                    **this_code()._asdict(),
                     **connection.clock,
                 )
             except CommitUnknown:

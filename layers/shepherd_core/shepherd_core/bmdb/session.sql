@@ -24,7 +24,7 @@
 -- For the Recoverer of :provider (null: for others), also record its timeouts, if they have changed (else nothing is
 -- locked). Also delete at most 20 ticks that began more than 14 days ago.
 --
--- No row: the schema has another version than this code, or the clocks differ; then nothing else happens either.
+-- No row: this code cannot use the schema, or the clocks differ; then nothing else happens either.
 WITH expired_sessions AS (
     SELECT s.session_id, s.component_name
     FROM sessions s
@@ -88,7 +88,7 @@ policy_row AS (
         AND (y.heartbeat_timeout_seconds, y.startup_timeout_seconds, y.grace_seconds, y.failed_steps)
             IS DISTINCT FROM (w.heartbeat, w.startup, w.grace, w.failed_steps)
         AND {clock_agrees}
-        AND (SELECT max(version) FROM schema_migrations) = :schema_version
+        AND {schema_fits}
     ON CONFLICT (provider) DO UPDATE
     SET (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds, failed_steps) =
         (excluded.heartbeat_timeout_seconds, excluded.startup_timeout_seconds, excluded.grace_seconds, excluded.failed_steps)
@@ -113,7 +113,7 @@ SELECT
     clock_timestamp() + :seconds::float8 * interval '1 second',
     :loop::text, :loop_provider::text, :settings_hash::text, :code_version::text
 WHERE {clock_agrees}
-    AND (SELECT max(version) FROM schema_migrations) = :schema_version
+    AND {schema_fits}
 RETURNING session_id;
 
 -- name: fence_session

@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from shepherd_core import telemetry
-from shepherd_core.bmdb.schema.migrate import migrate, migrations, schema_version
+from shepherd_core.bmdb.schema.migrate import is_usable, migrate, migrations, schema_version
 from shepherd_core.domain.clock import ANSWER_SECONDS, Deadline, in_background
 from shepherd_core.domain.errors import EventInvalid, ShepherdError, TimeLimitExceeded
 from shepherd_core.domain.errors.bmdb import SchemaMismatch
@@ -69,10 +69,11 @@ def handle(
 
     Create and Update check the settings of the *deployment*, if CloudFormation sent
     them, apply the migrations that are missing, and call *make_roles*, which returns
-    the roles that it made and granted anew. Delete, and an Update to an older
-    ``SchemaVersion``, which a rollback sends, succeed and change nothing. Any other
-    rollback only calls *make_roles*, and succeeds in any case. May run twice and
-    concurrently. *seconds* are left in all.
+    the roles that it made and granted anew. An Update leaves those out that the code
+    before it could not use: the next one applies them. Delete succeeds and changes
+    nothing. A rollback, also an Update to an older ``SchemaVersion``, only calls
+    *make_roles*, and succeeds in any case. May run twice and concurrently. *seconds*
+    are left in all.
 
     Raises:
         AnswerUndelivered: CloudFormation did not accept the answer.
@@ -81,8 +82,8 @@ def handle(
     """
     deadline = Deadline(clock, seconds - ANSWER_SECONDS)
 
-    def update(*, rollback: bool = False) -> dict[str, object]:
-        return _migrate(connect(), deadline, make_roles, rollback=rollback)
+    def update(running: int | None, *, rollback: bool = False) -> dict[str, object]:
+        return _migrate(connect(), deadline, make_roles, running, rollback=rollback)
 
     if not (isinstance(event, dict) and "ResponseURL" in event):
         return _carry_out(event, update, deadline, None)
@@ -112,20 +113,14 @@ def _carry_out(
         telemetry.info("schema kept: deleting the stack does not delete data")
         return {}
     wanted, before = _wanted(event), _wanted(event, "OldResourceProperties")
-    if kind == "Update" and wanted is not None and before is not None and wanted < before:
-        telemetry.warning(
-            "schema kept at rollback: the loops stop until code for this schema is deployed",
-            schema_version=before,
-            wanted=wanted,
-        )
-        return {_VERSION: wanted}
     latest = migrations()[-1].version
-    if kind == "Update" and deployment is not None and _is_rollback(event, deployment.memory):
+    older = wanted is not None and before is not None and wanted < before
+    if kind == "Update" and (older or (deployment is not None and _is_rollback(event, deployment.memory))):
         try:
-            return _in_time(partial(update, rollback=True), deadline)
+            _in_time(partial(update, None, rollback=True), deadline)
         except ShepherdError as error:
             telemetry.error("roles not granted in a rollback", exc=error)
-            return {_VERSION: latest}  # which the deployment before this one has brought the schema to
+        return {_VERSION: wanted}
     if wanted not in (None, latest):
         message = (
             f"the template has schema version {wanted}, but the code deployed with it has version {latest}: "
@@ -136,7 +131,7 @@ def _carry_out(
     def deploy() -> dict[str, object]:
         if deployment is not None:
             deployment.check()
-        return update()
+        return update(before if kind == "Update" else None)
 
     return _in_time(deploy, deadline)
 
@@ -181,13 +176,16 @@ def _migrate(
     connection: Connection,
     deadline: Deadline,
     make_roles: Callable[[Connection, Deadline], list[str]] | None,
+    running: int | None,
     *,
     rollback: bool,
 ) -> dict[str, object]:
     """Apply the migrations that are missing, except in a *rollback*, and make the roles: grants belong to the code."""
     try:
-        applied = [] if rollback else migrate(connection, deadline=deadline)
+        applied = [] if rollback else migrate(connection, running=running, deadline=deadline)
         version = schema_version(connection)
+        if not is_usable(connection):
+            telemetry.warning("the loops stop until code for this schema is deployed", schema_version=version)
         roles = make_roles(connection, deadline) if make_roles else []
     finally:
         connection.close()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from shepherd_core.adapters.aws.secrets import SsmSecretStore
 from shepherd_core.bmdb.connection import ATTEMPTS, Connection
+from shepherd_core.bmdb.schema.migrate import LOCK_SECONDS
 from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors import ConfigError, SourceMissing
@@ -35,8 +36,8 @@ CLOCK = SystemClock()
 """The clock of every function."""
 
 LIMITS = TimeLimits()
-MIGRATION_LIMITS = TimeLimits(statement=240)
-"""What the Migrator has, apart from half a minute for its answer: a migration may rewrite a large table."""
+MIGRATION_LIMITS = TimeLimits(statement=240, lock=LOCK_SECONDS)
+"""What the Migrator has, apart from half a minute for its answer: a statement of its must not outlive it."""
 
 
 @cache

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from shepherd_core.bmdb.schema.migrate import migrations, mismatch
+from shepherd_core.bmdb.schema.migrate import mismatch, this_code
 from shepherd_core.bmdb.wire.server import check_clock
 from shepherd_core.domain.errors.bmdb import CommitUnknown, StatementFailed
 from shepherd_core.domain.records import record
@@ -33,7 +33,7 @@ class Agent:
     """The agent that should be reporting for a machine."""
 
     fits: bool
-    """The schema is that of this code."""
+    """This code can use the schema."""
     time: int
     """The database's time, in milliseconds since the Unix epoch."""
     public_key: bytes | None
@@ -107,13 +107,12 @@ def reporting_agent(connection: Connection, machine_id: UUID) -> Agent:
     Return the agent that should be reporting for a machine, also for an unknown id. One round trip.
 
     Raises:
-        SchemaMismatch: the BMDB is older or newer than this code.
+        SchemaMismatch: this code cannot use the BMDB's schema.
         ClockDiffers: the BMDB's clock differs from ours.
     """
 
     def ask() -> Agent:
-        version = migrations()[-1].version
-        return connection.fetch(Agent, "reporting_agent", machine_id=machine_id, schema_version=version)[0]
+        return connection.fetch(Agent, "reporting_agent", machine_id=machine_id, **this_code()._asdict())[0]
 
     def unit() -> Agent:
         try:
@@ -182,7 +181,7 @@ def _record(connection: Connection, heartbeat: Heartbeat) -> HeartbeatOutcome | 
         signed_at=heartbeat.signed_at,
         report_interval=heartbeat.report_interval_seconds,
         failed_attempts=heartbeat.failed_attempts,
-        schema_version=migrations()[-1].version,
+        **this_code()._asdict(),
         **connection.clock,
     )
     if not outcomes:

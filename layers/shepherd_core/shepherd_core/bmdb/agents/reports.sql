@@ -6,7 +6,7 @@
 -- The agent that should be reporting for this machine, and the time in the last heartbeat that was accepted from it. For a
 -- machine without an agent, or for an unknown id, these columns are null.
 SELECT
-    (SELECT max(version) FROM schema_migrations) = :schema_version AS fits,
+    {schema_fits} AS fits,
     (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS time,
     a.agent_public_key AS public_key, h.agent_signed_at AS signed_at
 FROM (VALUES (:machine_id::uuid)) AS n (machine_id)
@@ -34,7 +34,7 @@ WITH timely AS (
     SELECT 1
     WHERE abs(extract(epoch FROM clock_timestamp()) * 1000 - :signed_at::bigint) <= :tolerance_seconds::float8 * 1000
         AND {clock_agrees}
-        AND (SELECT max(version) FROM schema_migrations) = :schema_version
+        AND {schema_fits}
 ),
 renewed AS (
     UPDATE machine_agent_heartbeat h

@@ -71,7 +71,7 @@ def make(connection: Connection, logins: Mapping[str, RoleLogin], deadline: Dead
             deadline.check()
 
     try:
-        connection.transact(once)
+        connection.transact(once, deadline)
     except StatementFailed as error:
         if error.sqlstate not in (_NOT_PERMITTED, _NO_ROLE):
             raise

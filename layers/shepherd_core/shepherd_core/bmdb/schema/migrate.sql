@@ -1,11 +1,12 @@
 -- Statements of the migration runner.
 
 -- name: create_schema_migrations
--- The migrations that were applied.
+-- The migrations that were applied. oldest_code is the version of the oldest code that can use the schema since then.
 CREATE TABLE IF NOT EXISTS schema_migrations (
     version integer PRIMARY KEY,
     name text NOT NULL,
     checksum text NOT NULL,
+    oldest_code integer NOT NULL,
     applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
@@ -27,8 +28,8 @@ SELECT 1 FROM information_schema.tables WHERE table_schema = current_schema() AN
 
 -- name: applied_migrations
 -- The applied migrations, oldest first.
-SELECT version, name, checksum FROM schema_migrations ORDER BY version;
+SELECT version, name, checksum, oldest_code FROM schema_migrations ORDER BY version;
 
 -- name: record_migration
--- Record that a migration was applied, and its checksum.
-INSERT INTO schema_migrations (version, name, checksum) VALUES (:version, :name, :checksum);
+-- Record that a migration was applied, its checksum, and which code can use the schema from now on.
+INSERT INTO schema_migrations (version, name, checksum, oldest_code) VALUES (:version, :name, :checksum, :oldest_code);

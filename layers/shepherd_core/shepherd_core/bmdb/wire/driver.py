@@ -34,7 +34,7 @@ Prepared: TypeAlias = pg8000.native.PreparedStatement
 FAULTS = (InterfaceError, DatabaseError, OSError)
 """What the driver raises."""
 
-_CONFLICTS = {"40001", "40P01"}  # serialization failure, deadlock
+_CONFLICTS = {"40001", "40P01", "55P03"}  # serialization failure, deadlock, lock not available in time
 _TIMESTAMPTZ, _NUMERIC, _UUID = 1184, 1700, 2950  # the numbers of the types in every PostgreSQL
 _UNAVAILABLE_CLASSES = ("08", "53", "57P")  # connection, resources (too many connections), shutdown
 _DISK_FULL = "53100"  # which a new connection does not help
@@ -53,7 +53,9 @@ class TimeLimits:
     connect: float = 5
     """For the connection: in a region, a database that has not answered by then is not there."""
     statement: float = 30
-    """For one statement; a claim in a fleet of 100,000 machines takes less than one."""
+    """For one statement; a claim in a fleet of 100,000 machines takes less than one. 0: no limit."""
+    lock: float = 0
+    """For one lock, behind which others queue meanwhile. 0: as long as the statement."""
 
 
 class _Connection(pg8000.native.Connection):  # type: ignore[misc]  # it has no types
@@ -121,7 +123,7 @@ def connect(
         message = f"cannot connect to the BMDB at {where}: {type(error).__name__}: {error}"
         raise BmdbUnavailable(message) from error
     # The server cancels statements that take too long. This limit is for a server or network that cannot.
-    sock.settimeout(limits.statement + limits.connect)
+    sock.settimeout(limits.statement + limits.connect if limits.statement else None)
     driver.register_in_adapter(_TIMESTAMPTZ, _moment)
     driver.register_in_adapter(_UUID, _uuid)
     driver.register_in_adapter(_NUMERIC, int)  # sums of bigint, which may be longer
@@ -138,7 +140,7 @@ def _set(driver: Driver, limits: TimeLimits) -> None:
     """
     # If a client is cut off inside a transaction, the server would keep its locks for hours. After the time for idle
     # transactions the client has stopped waiting, too.
-    seconds = {":statement": limits.statement, ":idle": limits.statement + limits.connect}
+    seconds = {":statement": limits.statement, ":lock": limits.lock, ":idle": limits.statement + limits.connect}
     text = statements()["set_up_connection"]
     for name, value in seconds.items():
         text = text.replace(name, literal(f"{int(value * 1000)}ms"))

@@ -9,6 +9,7 @@ SELECT pg_backend_pid(), current_setting('statement_timeout');
 SELECT
     pg_backend_pid(),
     set_config('statement_timeout', :statement, false),
+    set_config('lock_timeout', :lock, false),
     set_config('idle_in_transaction_session_timeout', :idle, false),
     -- Not a schema of the user's name, which comes first by default: the Migrator makes the tables here.
     set_config('search_path', 'public', false),
