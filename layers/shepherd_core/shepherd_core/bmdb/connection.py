@@ -157,8 +157,7 @@ class Connection:
             except BmdbUnavailable as error:
                 if driver.is_refusal(error):
                     raise
-                message = f"the connection to the BMDB broke while {name} was running"
-                raise CommitUnknown(message) from error
+                raise CommitUnknown(f"the connection to the BMDB broke while {name} was running") from error
 
         return self._persist(once)
 

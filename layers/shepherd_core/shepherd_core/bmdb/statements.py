@@ -27,8 +27,7 @@ def statements() -> dict[str, str]:
         for part in file.read_text(encoding="utf-8").split(_MARK)[1:]:
             name, _, text = part.partition("\n")
             if name in found:
-                msg = f"two statements are named {name}"
-                raise AssertionError(msg)
+                raise AssertionError(f"two statements are named {name}")
             found[name] = _filled(text.strip().removesuffix(";"), fragments())
     return found
 

@@ -60,13 +60,11 @@ def find_machine(connection: Connection, name: str) -> UUID:
     found = find_machines(connection, name, _MOST_NAMED + 1) if name else []
     chosen = [each for each in found if each.exact] or found
     if not chosen:
-        message = f"no machine is called {name!r}"
-        raise MachineUnknown(message)
+        raise MachineUnknown(f"no machine is called {name!r}")
     if len(chosen) > 1:
         more = ["and more"] if len(chosen) > _MOST_NAMED else []
         names = "\n  ".join([*map(str, chosen[:_MOST_NAMED]), *more])
-        message = f"more than one machine is called {name!r}:\n  {names}"
-        raise MachineUnknown(message)
+        raise MachineUnknown(f"more than one machine is called {name!r}:\n  {names}")
     return chosen[0].machine_id
 
 
@@ -137,8 +135,7 @@ def show_machine(connection: Connection, machine_id: UUID) -> ShownMachine:
     """
     found = connection.fetch(ShownMachine, "show_machine", machine_id=machine_id)
     if not found:
-        message = f"the BMDB has no machine {machine_id}"
-        raise MachineUnknown(message)
+        raise MachineUnknown(f"the BMDB has no machine {machine_id}")
     return replace(
         found[0],
         backoffs=connection.fetch(MachineBackoff, "backoffs", machine_id=machine_id),

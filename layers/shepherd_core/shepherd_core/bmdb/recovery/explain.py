@@ -62,6 +62,5 @@ def why(connection: Connection, machine_id: UUID) -> list[Verdict]:
     """
     found = connection.fetch(Verdict, "why", machine_id=machine_id)
     if not found:
-        message = f"the BMDB has no machine {machine_id}"
-        raise MachineUnknown(message)
+        raise MachineUnknown(f"the BMDB has no machine {machine_id}")
     return found

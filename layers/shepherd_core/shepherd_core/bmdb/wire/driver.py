@@ -99,8 +99,7 @@ def connect(
     try:
         sock = transport.dial(settings, authorities, limits.connect)
     except OSError as error:
-        message = f"cannot connect to the BMDB at {where}: {error}"
-        raise BmdbUnavailable(message) from error
+        raise BmdbUnavailable(f"cannot connect to the BMDB at {where}: {error}") from error
     try:
         driver = _Connection(
             settings.bmdb_user,
@@ -120,8 +119,7 @@ def connect(
         refusal = _refusal(error)
         if refusal is not None:
             raise meaning(refusal, f"connecting to {where}") from error
-        message = f"cannot connect to the BMDB at {where}: {type(error).__name__}: {error}"
-        raise BmdbUnavailable(message) from error
+        raise BmdbUnavailable(f"cannot connect to the BMDB at {where}: {type(error).__name__}: {error}") from error
     # The server cancels statements that take too long. This limit is for a server or network that cannot.
     sock.settimeout(limits.statement + limits.connect if limits.statement else None)
     driver.register_in_adapter(_TIMESTAMPTZ, _moment)

@@ -121,10 +121,8 @@ def lock_machine(session: Session, process: Process, machine_id: UUID) -> None:
     if _lock(session, process, [machine_id]):
         return
     if not session.run("machine_exists", machine_id=machine_id):
-        message = f"the BMDB has no machine {machine_id}"
-        raise MachineUnknown(message)
-    message = f"machine {machine_id} is being worked on"
-    raise WorkConflict(message)
+        raise MachineUnknown(f"the BMDB has no machine {machine_id}")
+    raise WorkConflict(f"machine {machine_id} is being worked on")
 
 
 def let_go(session: Session) -> None:
