@@ -105,8 +105,15 @@ def test_running_agent_is_replaced_and_not_overwritten(
     assert path.read_bytes() == b"new"
 
 
-@pytest.mark.parametrize("words", ["No space left on device", "Permission denied", "Input/output error"])
-@pytest.mark.parametrize(("size", "taken"), [(384_000, 0), (384_000, 256_000), (20 * MIB, 0), (20 * MIB, 16 * MIB)])
+@pytest.mark.parametrize(
+    ("size", "taken", "words"),
+    [
+        (384_000, 0, "Permission denied"),
+        (384_000, 256_000, "Input/output error"),
+        (20 * MIB, 0, "Permission denied"),
+        (20 * MIB, 16 * MIB, "No space left on device"),
+    ],
+)
 def test_failed_write_is_named_wherever_it_happens(
     server: SshServer, connection: SshConnection, path: Path, deadline: Deadline, *, size: int, taken: int, words: str
 ) -> None:
