@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from shepherd_core.bmdb.connection import Connection
-    from shepherd_core.bmdb.machines.search import Found, FoundMachine
+    from shepherd_core.bmdb.machines.search import FoundMachine, FoundPart
 
     from shepherdctl.console.bmdb_reader import BmdbReader
 
@@ -145,7 +145,7 @@ class Query:
         given |= {} if after is None else {"after": after}
         return urlencode(given, doseq=True)
 
-    def run(self, connection: Connection, after: UUID | None, limit: int) -> Found:
+    def run(self, connection: Connection, after: UUID | None, limit: int) -> FoundPart:
         """Return at most *limit* of the machines after *after* that match; see ``search``."""
         return search(connection, self.search, after, limit, newest_first=self.newest_first)
 

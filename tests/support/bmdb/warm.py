@@ -18,7 +18,7 @@ from shepherd_core.bmdb.wire import driver as wire
 from shepherd_core.bmdb.wire.driver import FAULTS, Driver
 
 _MOST = 4
-_Driver = wire._Connection
+_Driver = wire._NamedStatements
 _idle: dict[str, Driver] = {}
 _lock = threading.Lock()
 _blocks = 0
@@ -40,7 +40,7 @@ def _count(change: int) -> None:
     global _blocks  # noqa: PLW0603 - commands may run concurrently
     with _lock:
         _blocks += change
-        vars(wire)["_Connection"] = _connect if _blocks else _Driver
+        vars(wire)["_NamedStatements"] = _connect if _blocks else _Driver
 
 
 def _connect(user: str, sock: socket.socket | None = None, **options: Any) -> Driver:

@@ -38,7 +38,7 @@ def test_a_deeply_nested_object_is_refused_with_our_error() -> None:
     for _ in range(900):
         metro = {"metro": metro}
     with pytest.raises(ProviderUnavailable, match="not understood"):
-        parse(equinix.Place, metro, "a metro")
+        parse(equinix.Site, metro, "a metro")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])

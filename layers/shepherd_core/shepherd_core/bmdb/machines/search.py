@@ -91,7 +91,7 @@ class FoundMachine:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundPart:
     """A part of the result of a search."""
 
     machines: list[FoundMachine]
@@ -102,7 +102,7 @@ class Found:
 
 def search(
     connection: Connection, wanted: Search, after: UUID | None, limit: int, *, newest_first: bool = False
-) -> Found:
+) -> FoundPart:
     """
     Return at most *limit* of the machines after *after* that match, by id or *newest_first*.
 
@@ -116,20 +116,20 @@ def search(
     bounds = {"after": after, "examine": examine, "limit": limit}
     found = connection.fetch(FoundMachine, "search_machines", **_filters(wanted), **bounds)
     if len(found) == limit:
-        return Found(found, found[-1].machine_id)
+        return FoundPart(found, found[-1].machine_id)
     if wanted.machine_ids:
-        return Found(found, None)
+        return FoundPart(found, None)
     last = next(iter(connection.fetch(UUID, "last_examined", after=after, examine=examine)), None)
     if last is None or not wanted.states:
-        return Found(found, last)
+        return FoundPart(found, last)
     # They are few: all of them are found at once.
     chosen = _in_states(connection, wanted, last)
     if not chosen:
-        return Found(found, None)
+        return FoundPart(found, None)
     more = search(connection, replace(wanted, machine_ids=chosen), None, limit - len(found))
     full = more.after is not None and len(found) + len(more.machines) == limit
     goes_on = more.after if full else chosen[-1] if len(chosen) == _EXAMINED else None
-    return Found(found + more.machines, goes_on)
+    return FoundPart(found + more.machines, goes_on)
 
 
 def matching(
@@ -153,17 +153,17 @@ def matching(
             return
 
 
-def _newest(connection: Connection, wanted: Search, after: UUID | None, limit: int) -> Found:
+def _newest(connection: Connection, wanted: Search, after: UUID | None, limit: int) -> FoundPart:
     """Return what ``search`` does, the newest machines first."""
     if wanted.states and not wanted.machine_ids and len(chosen := _in_states(connection, wanted, None)) < _EXAMINED:
         if not chosen:
-            return Found([], None)
+            return FoundPart([], None)
         wanted = replace(wanted, machine_ids=chosen)
     examined = wanted.machine_ids
     if not examined:
         examined = tuple(connection.fetch(UUID, "newest_machines", after=after, examine=_FEW_EXAMINED))
     if not examined:
-        return Found([], None)
+        return FoundPart([], None)
     filters, bounds = (
         _filters(replace(wanted, machine_ids=examined)),
         {"examine": len(examined), "limit": len(examined)},
@@ -174,9 +174,9 @@ def _newest(connection: Connection, wanted: Search, after: UUID | None, limit: i
         places = {machine.machine_id: place for place, machine in enumerate(found, 1)}
         found = found[places.get(after, len(found)) :]
     if len(found) >= limit:
-        return Found(found[:limit], found[limit - 1].machine_id)
+        return FoundPart(found[:limit], found[limit - 1].machine_id)
     goes_on = not wanted.machine_ids and len(examined) == _FEW_EXAMINED
-    return Found(found, examined[-1] if goes_on else None)
+    return FoundPart(found, examined[-1] if goes_on else None)
 
 
 def _in_states(connection: Connection, wanted: Search, after: UUID | None) -> tuple[UUID, ...]:

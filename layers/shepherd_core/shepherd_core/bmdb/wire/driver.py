@@ -58,7 +58,7 @@ class TimeLimits:
     """For one lock, behind which others queue meanwhile. 0: as long as the statement."""
 
 
-class _Connection(pg8000.native.Connection):  # type: ignore[misc]  # it has no types
+class _NamedStatements(pg8000.native.Connection):  # type: ignore[misc]  # it has no types
     """
     A connection whose prepared statements have names of its own.
 
@@ -101,7 +101,7 @@ def connect(
     except OSError as error:
         raise BmdbUnavailable(f"cannot connect to the BMDB at {where}: {error}") from error
     try:
-        driver = _Connection(
+        driver = _NamedStatements(
             settings.bmdb_user,
             database=settings.bmdb_name,
             password=password or "",  # None breaks the driver if the server asks

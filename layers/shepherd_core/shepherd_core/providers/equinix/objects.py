@@ -44,11 +44,11 @@ class Link(ApiObject):
         return self.id or (self.href or "").rstrip("/").rpartition("/")[2]
 
 
-class Place(ApiObject):
+class Site(ApiObject):
     """A metro, or a facility in one."""
 
     code: Text | None = None
-    metro: Place | None = None
+    metro: Site | None = None
 
 
 class Address(ApiObject):
@@ -73,8 +73,8 @@ class Device(ApiObject):
     tags: list[str] | None = None
     ip_addresses: list[Address] | None = None
     hardware_reservation: Link | None = None
-    metro: Place | None = None
-    facility: Place | None = None
+    metro: Site | None = None
+    facility: Site | None = None
 
     def has(self, token: UUID) -> bool:
         """Return whether the device was created with *token*."""
@@ -86,7 +86,7 @@ class Reservation(ApiObject):
 
     id: Id
     device: Link | None = None
-    facility: Place | None = None
+    facility: Site | None = None
     plan: Plan | None = None
     provisionable: bool = False
 
@@ -183,7 +183,7 @@ def machines(prefix: str, devices: Sequence[dict[str, Any]], reservations: Seque
     return found
 
 
-def _location(*places: Place | None) -> str | None:
+def _location(*places: Site | None) -> str | None:
     """Return the first code of the metros of *places*, else of the *places* themselves."""
     known = [place for place in places if place is not None]
     return next((place.code for place in [*(p.metro for p in known if p.metro), *known] if place.code), None)
