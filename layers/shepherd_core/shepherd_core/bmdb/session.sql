@@ -40,6 +40,7 @@ work_deleted AS (
     WHERE session_id IN (SELECT session_id FROM expired_sessions)
     RETURNING machine_id, process, session_id, began_at
 ),
+-- Of the work that was begun: how often in a row, and the cause for people.
 deaths AS (
     SELECT
         w.machine_id, w.process, w.session_id,

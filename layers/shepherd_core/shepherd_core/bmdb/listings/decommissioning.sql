@@ -14,6 +14,7 @@
 WITH {locked_provider},
 {last_heartbeat},
 {locked_machine},
+-- If it may be decommissioned; all that follows is about this row.
 provided_deleted AS (
     DELETE FROM machine_provided
     WHERE machine_id IN (SELECT machine_id FROM locked_machine)
@@ -62,6 +63,7 @@ FROM locked_provider;
 WITH {locked_provider},
 {last_heartbeat},
 {locked_machine},
+-- If it may be released.
 allowed AS (
     SELECT p.machine_id
     FROM machine_provided p

@@ -93,6 +93,7 @@ failed AS MATERIALIZED (
     ) AS e
     WHERE p.provider = :provider AND p.provider_status = 'ProvisioningFailedPermanent'
 ),
+-- In the last six hours, or of them in the last hour (recently).
 interrupted AS MATERIALIZED (
     SELECT
         r.machine_id,
@@ -109,6 +110,7 @@ dead AS (
     UNION
     SELECT machine_id, location, watched FROM interrupted WHERE NOT failed
 ),
+-- They should be back, and SSH does not reach them.
 unreached AS (
     SELECT machine_id, location FROM dark WHERE fault = 'unreached' AND dark_at > statement_timestamp() - interval '6 hours'
 ),
@@ -126,6 +128,7 @@ reached AS (
         AND p.provider = :provider
         AND EXISTS (SELECT 1 FROM unreached)
 ),
+-- The sums by location: each row counts for the columns in which it has a one.
 figures AS (
     SELECT
         location,

@@ -87,6 +87,7 @@ GROUP BY 1;
 -- budget refuses the step (held), there is none either. A row for each machine whose step may be taken; one in any case,
 -- unless the session has expired. May run twice: the second run writes nothing new.
 WITH {locked_session},
+-- Each machine that this session still works on: what is new about it, and whether its step may be taken.
 work_in_hand AS (
     SELECT
         g.*,
@@ -175,6 +176,7 @@ LEFT JOIN LATERAL (
 -- taken ('NotTaken'), its reboot does not count, and the host key that it deleted is pinned again. With seconds to wait,
 -- no recovery is claimed for so long; after a failure that is the interval from which the next one follows.
 WITH {ended_work},
+-- With the step that the work has put on record.
 left_alone AS (
     SELECT e.*, x.step
     FROM work_deleted e

@@ -60,6 +60,7 @@ SELECT w.machine_id FROM locked_session LEFT JOIN work_rows w ON true;
 -- that are ready; let_go lets the others go. With a :remark, which goes to the history, an operator wants them: all are
 -- begun. Returns the work that was begun; if :known is given, also what this session began before and that is not in it.
 WITH {locked_session},
+-- The facts of each locked machine, by a snapshot that is younger than its lock.
 looked_at AS (
     SELECT w.machine_id, :remark::text IS NOT NULL OR e.ready IS TRUE AS ready, greatest(e.due_at, e.backoff_until) AS due_at
     FROM work w JOIN locked_session s ON s.session_id = w.session_id
@@ -141,6 +142,7 @@ host_key_pinned AS (
     ON CONFLICT (machine_id) DO NOTHING
     RETURNING machine_id
 ),
+-- Where the agent runs on the machine that was meant.
 started AS (
     SELECT e.machine_id, e.public_key, e.agent_sha256
     FROM work_deleted e
