@@ -142,7 +142,7 @@ def test_agent_has_a_time_limit_of_its_own_to_answer(clock: ManualClock, seconds
             WrongInitMessage,
             "endpoint 'https://evil' instead of 'https://bmaas.example'",
         ),
-        (success(ca_certificate=b"\x30other"), 0, WrongInitMessage, "another certificate"),
+        (success(ca_certificate=b"\x30other"), 0, WrongInitMessage, "the agent answered for another certificate"),
     ],
 )
 def test_every_other_answer_fails_the_takeover(

@@ -279,6 +279,16 @@ def _state(fleet: Fleet, machine: UUID, state: str) -> None:
         fleet.sql(statement, **({"id": machine} if ":id" in statement else {}))
 
 
+@pytest.mark.parametrize(("state", "unreached"), [("was rebooted", 3), ("was rebooted hours ago", 2)])
+def test_a_machine_is_awaited_beside_unreached_ones_for_an_hour(
+    env: RecoveryEnvironment, state: str, unreached: int
+) -> None:
+    for each in ("did not come back", "did not come back", state):
+        _state(env.fleet, env.fleet.provided_machine(), each)
+    found = budget.read_fleet(env.fleet.open_session(), PROVIDER)
+    assert sum(each.unreached for each in found) == unreached
+
+
 def test_thousands_in_one_location_do_not_hide_candidates_elsewhere(env: RecoveryEnvironment) -> None:
     env.add_unhealthy(2100, "dark")
     (other,) = env.add_unhealthy(1, "ams")

@@ -299,6 +299,26 @@ def work_of(env: RemediationSetup, session: Session) -> tuple[Recoverer, Work, T
     return loop, held, begun(loop, session, held, Deadline(env.clock, 60, session.seconds_left))
 
 
+def test_machines_that_end_together_keep_their_own_steps(env: RemediationSetup) -> None:
+    other = env.fleet.unhealthy_machine()
+    env.fleet.sql(
+        "INSERT INTO work_history (machine_id, process, event, step, timestamp) "
+        "SELECT :id, 'ShepherdRecovery', 'Attempted', 'reboot', now() - n * interval '1 hour' "
+        "FROM generate_series(1, 3) AS n",
+        id=other,
+    )
+    session, loop = env.fleet.open_session(), env.loop
+    env.settle()
+    loop.admit(session, PROVIDER)
+    outcomes = {
+        held: loop.work_on(begun(loop, session, held, Deadline(env.clock, 60, session.seconds_left)))
+        for held in claimed(session, RECOVER)
+    }
+    assert loop.finish(session, outcomes) == {env.machine, other}
+    steps = env.fleet.sql("SELECT machine_id, step FROM work_history WHERE event = 'Finished'")
+    assert dict(steps) == {env.machine: "reboot", other: "power-cycle"}
+
+
 @pytest.mark.parametrize("policy", ["reboot:2,quarantine", "reinstall:2,quarantine"])
 def test_a_step_whose_function_died_counts_and_is_not_repeated(env: RemediationSetup, policy: str) -> None:
     """The machine may be booting, or half installed. What came of it is seen when it comes back, or does not."""
