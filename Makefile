@@ -101,9 +101,13 @@ build: .venv-sam/.ready ## build what `sam deploy` deploys (ARCHITECTURE=arm64 o
 
 # Of what is committed, so that the same commit makes the same bytes.
 .PHONY: release
-release: .venv/.ready ## build what is released, of the last commit, in build/release
+release: .venv/.ready .venv-sam/.ready ## build what is released, of the last commit, in build/release
 	@rm -rf build/release build/source && mkdir -p build/release build/source
 	@git archive HEAD | tar -x -C build/source && chmod -R u=rwX,go=rX build/source
+	@ln -s ../../.venv-sam build/source/.venv-sam
+	@$(MAKE) --silent -C build/source -o .venv-sam/.ready build >build/release.log 2>&1 || { cat build/release.log >&2; exit 1; }
+	@cp -a build/source/.aws-sam/build build/source/shepherdctl/deployment/built
+	@$(BIN)/python -m shepherdctl.deployment.template build/source/shepherdctl/deployment/built
 	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m pip wheel -qq --disable-pip-version-check --no-deps \
 		--no-build-isolation --wheel-dir build/release build/source
 	@$(BIN)/python -c 'from shepherd_core.adapters.agent_file import our_agent; from sys import stdout; \

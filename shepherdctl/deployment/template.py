@@ -1,7 +1,8 @@
 """
 What is deployed: the template and its parameters, and the code that was built for it.
 
-In a copy of the repository that is what `make build` makes of ``template.yaml``; an installed package brings it along.
+In a copy of the repository that is what `make build` makes of ``template.yaml``. An installed package brings it along,
+with archives in place of folders, into which an installation would put bytecode.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import hashlib
 import io
 import json
 import re
+import shutil
 import stat
+import sys
 import zipfile
 from dataclasses import dataclass
 from functools import cached_property
@@ -150,8 +153,21 @@ class _Packing:
         return key
 
 
+def pack(build: Path) -> None:
+    """Replace the folders of code in *build* by their archives, from which ``package`` makes the same."""
+    for folder in sorted(path for path in build.iterdir() if path.is_dir() and not (path / "template.yaml").exists()):
+        _packed(folder).write_bytes(_archive(folder))
+        shutil.rmtree(folder)
+
+
+def _packed(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.zip")
+
+
 def _archive(folder: Path) -> bytes:
     """Return the files of *folder* as a ZIP archive; the same files make the same bytes."""
+    if _packed(folder).exists():
+        return _packed(folder).read_bytes()
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, mode in _files(folder):
@@ -189,3 +205,7 @@ def _parameter(name: str, of: Mapping[str, Any]) -> Parameter:
     pattern = "|".join(map(re.escape, allowed)) or of["AllowedPattern"]
     wanted = of.get("ConstraintDescription") or f"must be one of {', '.join(allowed)}"
     return Parameter(name, of["Description"], of.get("Default"), pattern, wanted)
+
+
+if __name__ == "__main__":
+    pack(Path(sys.argv[1]))

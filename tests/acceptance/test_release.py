@@ -6,6 +6,10 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
+from shepherdctl.deployment import template
+
 ROOT = Path(__file__).parents[2]
 RELEASE = ROOT / "build" / "release"
 
@@ -22,22 +26,46 @@ def test_a_commit_makes_the_same_release_twice() -> None:
     assert first == release()
 
 
-def test_the_demo_of_the_wheel_works_in_an_empty_folder(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Unpack the wheel, as an installation does."""
     release()
-    (wheel,) = RELEASE.glob("*.whl")
-    with zipfile.ZipFile(wheel) as packed:
-        packed.extractall(tmp_path / "wheel")
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    code = "import shepherd_core as it; assert 'wheel' in it.__file__; from shepherdctl.__main__ import main; main()"
+    folder = tmp_path_factory.mktemp("wheel")
+    (packed,) = RELEASE.glob("*.whl")
+    with zipfile.ZipFile(packed) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+def run(wheel: Path, empty: Path, code: str, *arguments: str) -> str:
+    """Return what Python prints that runs *code* with the packages of the *wheel*, in an *empty* folder."""
     done = subprocess.run(
-        [sys.executable, "-c", code, "demo", "--machines", "3", "--speed", "120"],
+        [sys.executable, "-c", f"import shepherd_core as it; assert 'wheel' in it.__file__; {code}", *arguments],
         check=False,
         capture_output=True,
         cwd=empty,
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "wheel")},
+        env={**os.environ, "PYTHONPATH": str(wheel)},
         text=True,
         timeout=300,
     )
-    assert "Everything worked." in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     assert list(empty.iterdir()) == []
+    return done.stdout
+
+
+def test_the_demo_of_the_wheel_works_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
+    code = "from shepherdctl.__main__ import main; main()"
+    assert "Everything worked." in run(wheel, tmp_path, code, "demo", "--machines", "3", "--speed", "120")
+
+
+@pytest.mark.parametrize("architecture", ["arm64", "x86_64"])
+def test_the_wheel_deploys_what_a_checkout_builds(architecture: str, wheel: Path, tmp_path: Path) -> None:
+    """Without SAM, and whatever bytecode an installation puts beside Python files."""
+    code = (
+        "import sys; from shepherdctl.deployment.template import built, package; made = package(built(), *sys.argv[1:])"
+    )
+    given = ("bucket", "https://s3/bucket", architecture)
+    told = run(wheel, tmp_path, f"{code}; print(made.key, *made.objects)", *given)
+    build = template.Build(ROOT / "build" / "source" / ".aws-sam" / "build")
+    made = template.package(build, *given)
+    assert told.split() == [made.key, *made.objects]
