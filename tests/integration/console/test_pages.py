@@ -114,13 +114,18 @@ def test_the_fleet_page_has_what_holds_machines_back(visitor: Visitor, fleet: Fl
         "VALUES ('static', 12, 50, now())"
     )
     pauses.pause(fleet.connection, owner="ana", reason="new mainboard", machine_id=mixed[State.RUNNING])
+    fleet.sql(
+        "INSERT INTO pauses (machine_id, owner, reason, created_at) "
+        "VALUES (:id, 'ana', 'new mainboard', now() - interval '1000 s')",
+        id=mixed[State.STARTING],
+    )
     pauses.pause(fleet.connection, owner="bob", reason="maintenance", provider="static")
     text = visitor.text("/")
     for expected in (
         "Recovery takes at most 1 step an hour static, location ams 0 s ago 8 of 10 are dead",
         "Recovery takes no step static, the whole provider 0 s ago 9 of 10 had lost requests",
         "12 places unused static 0 s ago the limit of 50 machines is reached",
-        "1 machine paused 0 s ago ana new mainboard",
+        "2 machines paused 17 min ago ana new mainboard",
         "Provider static paused static 0 s ago bob maintenance",
         "1 machine quarantined 0 s ago steps-used-up",
     ):

@@ -209,6 +209,7 @@ def test_an_idle_tick_waits_for_the_bmdb_three_times(env: RecoveryEnvironment) -
         ("is unhealthy", FleetFigures(fleet=1, dead=1)),
         ("never reported", FleetFigures(fleet=1, dead=1)),
         ("was found alive", FleetFigures(fleet=1)),
+        ("was found alive an hour ago", FleetFigures(fleet=1, dead=1)),
         ("was found dead", FleetFigures(fleet=1, dead=1)),
         ("is unhealthy and paused", FleetFigures(fleet=1)),
         ("was rebooted", FleetFigures(fleet=1, dead=1, steps=1, steps_six_hours=1)),
@@ -262,6 +263,10 @@ def _state(fleet: Fleet, machine: UUID, state: str) -> None:
     statements = {
         "lost requests": ["UPDATE machine_agent_heartbeat SET failed_attempts = 1"],
         "was found alive": [looked.format("NULL"), looked.format("'await-installation'")],
+        "was found alive an hour ago": [
+            looked.format("'await-installation'"),
+            "UPDATE work_history SET timestamp = now() - interval '61 minutes'",
+        ],
         "was found dead": [looked.format("'restart-agent'"), looked.format("NULL")],
         "is unhealthy and paused": ["INSERT INTO pauses (machine_id, owner, reason) VALUES (:id, 'me', '?')"],
         "was rebooted": [rebooted.format("1 minute")],
