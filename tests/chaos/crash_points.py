@@ -214,7 +214,8 @@ def _statement(method: str, arguments: tuple[Any, ...]) -> str:
             return _names().get(arguments[4], "statement")
         case "prepare_statement":
             return f"(prepare {_names().get(arguments[0], 'statement')})"
-        case "execute_simple" | "execute_unnamed" if arguments[0] != "RESET ALL":  # for a warm connection
+        # Both are for a connection: a warm one, and a new one, which statements set up that begin with their comment.
+        case "execute_simple" | "execute_unnamed" if arguments[0] != "RESET ALL" and not arguments[0].startswith("--"):
             return str(arguments[0]).split(maxsplit=1)[0]
     return f"({method.strip('_')})"
 
