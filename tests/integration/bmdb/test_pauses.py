@@ -142,3 +142,11 @@ def test_work_in_progress_continues_during_a_pause(fleet: Fleet) -> None:
     pauses.pause(fleet.connection, owner="me", reason="?")
     assert work.fail(session, {each: work.Failure(ShepherdError("?"), 0) for each in held}) == {machine_id}
     assert claimed(session, START) == []
+
+
+def test_a_pause_that_is_over_is_not_the_same(fleet: Fleet) -> None:
+    """Its time of creation would say that the machine has been paused all the while."""
+    said: dict[str, Any] = {"owner": "me", "reason": "?", "machine_id": fleet.bare_machine(), "seconds": 60}
+    first, again = (pauses.pause(fleet.connection, **said) for _ in range(2))
+    fleet.pass_time(61)
+    assert first == again != pauses.pause(fleet.connection, **said)
