@@ -8,6 +8,7 @@ import pytest
 from shepherd_core.domain.provider import Capability
 from shepherd_core.settings.providers import BUILT_IN, find
 
+from tests.support.deployment.cloudformation import read_file
 from tests.support.deployment.deployments import (
     DEPLOYMENTS,
     EC2,
@@ -159,4 +160,5 @@ def test_every_parameter_that_a_page_names_exists() -> None:
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
     text = re.sub(r"(?s)--filters \S+|\[Unit\].*?\sWantedBy=", "", text)
     given = set(re.findall(r"\b([A-Z]\w*[a-z]\w*)=", text))
-    assert {"LoopMinutes", "Provider"} <= given <= TEMPLATE["Parameters"].keys()
+    parameters = [each["Parameters"] for each in (TEMPLATE, read_file(ROOT / "templates" / "database.yaml"))]
+    assert {"LoopMinutes", "Provider", "Operators"} <= given <= set().union(*parameters)
