@@ -110,6 +110,9 @@ def test_json_has_whole_ids_utc_times_and_nothing_for_people(fleet: Fleet, sheph
     assert machine["heartbeat_at"].endswith("Z")
     assert datetime.fromisoformat(machine["heartbeat_at"]).tzinfo is not None
     assert (machine["backing_off"], machine["being_worked_on"]) == (False, False)
+    shown = shepherdctl.load("machine", "show", str(machine_id))
+    heard, late = (datetime.fromisoformat(shown[name]) for name in ("heartbeat_at", "unhealthy_at"))
+    assert round((late - heard).total_seconds()) == 600
 
 
 def test_piped_a_machine_is_one_line_with_everything_whole(fleet: Fleet, shepherdctl: CommandLine) -> None:
