@@ -101,7 +101,7 @@ build: .venv-sam/.ready ## build what `sam deploy` deploys (ARCHITECTURE=arm64 o
 
 # Of what is committed, so that the same commit makes the same bytes.
 .PHONY: release
-release: .venv/.ready .venv-sam/.ready ## build what is released, of the last commit, in build/release
+release: .venv/.ready .venv-sam/.ready .venv-release/.ready ## build what is released, of the last commit, in build/release
 	@rm -rf build/release build/source && mkdir -p build/release build/source
 	@git archive HEAD | tar -x -C build/source && chmod -R u=rwX,go=rX build/source
 	@ln -s ../../.venv-sam build/source/.venv-sam
@@ -112,6 +112,8 @@ release: .venv/.ready .venv-sam/.ready ## build what is released, of the last co
 		--no-build-isolation --wheel-dir build/release build/source
 	@$(BIN)/python -c 'from shepherd_core.adapters.agent_file import our_agent; from sys import stdout; \
 		stdout.buffer.write(our_agent().open().read())' >build/release/shepherd-agent
+	@.venv-release/bin/cyclonedx-py requirements --output-reproducible --pyproject build/source/pyproject.toml \
+		--output-file build/release/sbom.json build/source/$(LAYER)/requirements.txt 2>build/release.log || { cat build/release.log >&2; exit 1; }
 	@cd build/release && sha256sum -- * >SHA256SUMS && cat SHA256SUMS
 
 INVOCATION := $(FUNCTION) $(if $(EVENT),--event $(EVENT))
@@ -193,6 +195,10 @@ settings: .venv/.ready ## write the table of settings in docs/settings.md again
 cli-page: .venv/.ready ## write docs/cli.md again: all commands, and what they print
 	@WRITE_PAGE=1 $(BIN)/python -m pytest -q -n 0 tests/integration/cli/test_page.py
 
+.PHONY: stable
+stable: .venv/.ready ## add what is new to what is promised, in tests/data/stable.txt
+	@WRITE_STABLE=1 $(BIN)/python -m pytest -q -n 0 tests/unit/test_stable.py
+
 .PHONY: incident-picture
 incident-picture: .venv/.ready ## draw docs/pictures/incident.svg from what the commands of docs/how-to/rack.md print
 	@WRITE_PICTURE=1 $(BIN)/python -m pytest -q -n 0 tests/integration/cli/fleet/test_incidents.py -k "what_it_shows and rack"
@@ -208,6 +214,7 @@ lock: ## pin the versions for requirements/*.in that are at least a week old (ne
 	@$(COMPILE) --constraint requirements/dev.txt --output-file $(LAYER)/requirements.txt $(LAYER)/requirements.in
 	@$(COMPILE) --output-file requirements/sam.txt requirements/sam.in
 	@$(COMPILE) --output-file requirements/site.txt requirements/site.in
+	@$(COMPILE) --output-file requirements/release.txt requirements/release.in
 	@$(COMPILE) --output-file requirements/bench.txt requirements/bench.in
 	@$(COMPILE) --output-file requirements/ironic.txt requirements/ironic.in
 	@$(COMPILE) --output-file $(LAYER)/bytecode/requirements.txt $(LAYER)/bytecode/requirements.in
@@ -216,7 +223,7 @@ lock: ## pin the versions for requirements/*.in that are at least a week old (ne
 
 .PHONY: clean
 clean: ## remove environments, caches and build output
-	@rm -rf .venv .venv-sam .venv-site .venv-bench .venv-ironic .aws-sam build *.egg-info .hypothesis .*_cache
+	@rm -rf .venv .venv-sam .venv-site .venv-release .venv-bench .venv-ironic .aws-sam build *.egg-info .hypothesis .*_cache
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
 # The lock files are complete, so that pip has nothing to resolve.
@@ -231,6 +238,10 @@ clean: ## remove environments, caches and build output
 
 .venv-site/.ready: requirements/site.txt
 	@$(call make-environment,.venv-site,requirements/site.txt)
+	@touch $@
+
+.venv-release/.ready: requirements/release.txt
+	@$(call make-environment,.venv-release,requirements/release.txt)
 	@touch $@
 
 .venv-bench/.ready: requirements/bench.txt
