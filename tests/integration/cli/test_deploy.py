@@ -10,9 +10,6 @@ import boto3
 import botocore.client
 import botocore.exceptions
 import pytest
-from moto.cloudformation.models import Event, cloudformation_backends
-from moto.core.models import DEFAULT_ACCOUNT_ID
-from moto.server import ThreadedMotoServer
 from shepherd_core.settings.functions import LOOPS
 
 from tests.support.bmdb.fleet import Fleet
@@ -20,6 +17,8 @@ from tests.support.command_line import CommandLine
 from tests.support.deployment import small_stack
 
 BUCKET, REGION = "shepherd-test", "eu-central-1"
+DEFAULT_ACCOUNT_ID = "123456789012"
+"""Moto's."""
 LIST = [{"ID": "rack1-07", "Addr": "203.0.113.7"}]
 ANSWERS = f"""version = 1
 
@@ -57,6 +56,14 @@ def deploy(folder: Path, *options: str, status: int = 0) -> tuple[list[str], str
     result = CommandLine(None)(*arguments)
     assert result.exit_code == status, result.output
     return result.stdout.splitlines(), result.stderr
+
+
+def only_stack() -> Any:
+    """Return moto's object of the one stack."""
+    from moto.cloudformation.models import cloudformation_backends  # noqa: PLC0415 - it takes a second to import
+
+    (stack,) = cloudformation_backends[DEFAULT_ACCOUNT_ID][REGION].stacks.values()
+    return stack
 
 
 def there() -> dict[str, Any]:
@@ -248,7 +255,7 @@ def test_a_destroyed_deployment_can_be_deployed_again(folder: Path) -> None:
 def test_a_stack_whose_creation_failed_is_deleted_first(folder: Path, status: str) -> None:
     """It can neither be updated nor made again; moto calls it whatever it is told."""
     deploy(folder, "--yes")
-    (stack,) = cloudformation_backends[DEFAULT_ACCOUNT_ID][REGION].stacks.values()
+    stack = only_stack()
     stack.status = status
     _, messages = deploy(folder, "--yes")
     assert f"delete the stack shepherd: it is {status}" in messages
@@ -257,7 +264,7 @@ def test_a_stack_whose_creation_failed_is_deleted_first(folder: Path, status: st
 
 def test_a_rollback_that_failed_is_for_a_person(folder: Path) -> None:
     deploy(folder, "--yes")
-    (stack,) = cloudformation_backends[DEFAULT_ACCOUNT_ID][REGION].stacks.values()
+    stack = only_stack()
     stack.status = "UPDATE_ROLLBACK_FAILED"
     _, messages = deploy(folder, "--yes", status=1)
     assert "continue-update-rollback --stack-name shepherd" in messages
@@ -266,6 +273,8 @@ def test_a_rollback_that_failed_is_for_a_person(folder: Path) -> None:
 @pytest.fixture
 def endpoint() -> Iterator[str]:
     """Return the URL of a server that imitates AWS, for processes of their own."""
+    from moto.server import ThreadedMotoServer  # noqa: PLC0415 - as above
+
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     host, port = server.get_host_and_port()
@@ -320,7 +329,9 @@ def failing(reason: str) -> Any:
     def asked(client: Any, name: str, arguments: Any) -> Any:
         answer = ask(client, name, arguments)
         if name == "ExecuteChangeSet":
-            (stack,) = cloudformation_backends[DEFAULT_ACCOUNT_ID][REGION].stacks.values()
+            stack = only_stack()
+            from moto.cloudformation.models import Event  # noqa: PLC0415 - as above
+
             for resource, told in failures.items():
                 event = Event(stack.stack_id, stack.name, resource, "", "Custom::Any", "CREATE_FAILED", told, None)
                 stack.events.append(event)
