@@ -63,6 +63,7 @@ class Postgres(Closeable):
         with _folders_stay_closed(data, server.bin_path):
             server.start()
         self._stack.callback(server.cleanup)
+        self.programs = Path(server.bin_path)
         self.host = parse_qs(urlsplit(server.get_uri()).query)["host"][0]
         self._databases = 0
         if self.password is not None:
