@@ -37,8 +37,7 @@ class Standby:
     def __init__(self, primary: Postgres, folder: Path) -> None:
         self._primary, self._folder = primary, folder
         self._data = folder / "data"
-        (self._path,) = _ask(primary.socket, "SHOW data_directory")
-        self._user = Path(self._path).owner()
+        self._user = primary.socket.owner()
         shutil.chown(folder, self._user)
         self._call("pg_basebackup", "-h", primary.host, "-U", "postgres", "-D", self._data, "-R", "-c", "fast")
         options = f"-c unix_socket_directories={folder} -c listen_addresses="
