@@ -13,6 +13,7 @@ from shepherd_core.adapters import aws, documents
 from shepherd_core.adapters.aws.secrets import SsmSecretStore
 from shepherd_core.domain.errors import ShepherdError, SourceError
 from shepherd_core.settings.base import PREFIX
+from shepherd_core.settings.deployment import DeploymentSettings, OperatorSettings
 from shepherd_core.settings.document import LIMIT_BYTES
 
 from shepherdctl.confirm import Yes, confirm, require_terminal
@@ -241,6 +242,11 @@ def _print_exports(answers: Answers) -> None:
         told[f"{PREFIX}PROVIDER_CREDENTIAL_PARAMETER"] = credential
     if answers.provider == "ec2":
         told[f"{PREFIX}PROVIDER_FLEET"] = answers.stack
+    if answers.parameters["LoopMinutes"] != DeploymentSettings.model_fields["loop_minutes"].default:
+        told[f"{PREFIX}LOOP_MINUTES"] = answers.parameters["LoopMinutes"]
+    if answers.stack != OperatorSettings.model_fields["logs"].default:
+        told[f"{PREFIX}LOGS"] = answers.stack
+        told[f"{PREFIX}INSTALLATION_KEY_SOURCE"] = f"ssm:{answers.parameter('installation-key')}"
     for name, value in {"AWS_DEFAULT_REGION": answers.region, f"{PREFIX}SETTINGS": answers.settings, **told}.items():
         sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
     if url := stack.outputs(answers.stack).get("AgentApiUrl"):

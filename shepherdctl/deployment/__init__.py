@@ -1,1 +1,1 @@
-"""What the commands use of a deployment besides the BMDB: the functions' logs, the settings document in S3."""
+"""A deployment: its answers, its plan and how it is carried out; the functions' logs, the settings document in S3."""

@@ -123,7 +123,14 @@ def test_one_command_makes_everything(folder: Path) -> None:
         "export SHEPHERD_BMDB_ROLES=shepherd",
         "export SHEPHERD_BMDB_PASSWORD_PARAMETER=/shepherd/bmdb-password",
         "export SHEPHERD_SSH_KEY_PARAMETER=/shepherd/ssh-key",
+        "export SHEPHERD_LOOP_MINUTES=0,0,0,0",
     ]
+
+
+def test_the_exports_of_another_stack_name_what_is_its_own(folder: Path) -> None:
+    (folder / "shepherd.toml").write_text(ANSWERS.replace("region", 'stack = "blue"\nregion'))
+    exports, _ = deploy(folder, "--yes")
+    assert {line.partition("=")[2] for line in exports} >= {"/blue/ssh-key", "blue", "ssm:/blue/installation-key"}
 
 
 def test_the_bucket_keeps_versions_and_nothing_public(folder: Path) -> None:
