@@ -143,6 +143,8 @@ check-code: .venv/.ready
 	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache --no-logo
+	@git log -20 --format=%s 2>/dev/null | awk 'length > 72 || !/^[^:]+: [a-z].*[^.]$$/ || /^[^:]+: (an?|the|what|who|no|it|there) / \
+		{ print "a commit\47s subject must be \"area: verb what\", of 72 characters at most: " $$0; bad = 1 } END { exit bad }'
 
 # Generated again, the code for the wire contract must be what is in the repository.
 .PHONY: check-proto
