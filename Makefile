@@ -83,7 +83,7 @@ test-ironic: .venv/.ready .venv-ironic/.ready ## run the tests of the provider i
 	@$(IRONIC) $(BIN)/python -m pytest $(TEST_FLAGS) tests/acceptance/test_ironic.py  # its demo runs in real time: alone
 
 .PHONY: chaos
-chaos: .venv/.ready ## kill and interleave invocations at each outside effect, and check the promises
+chaos: .venv/.ready ## kill and interleave invocations at each external side effect, and check the promises
 	@$(BIN)/python -m tests.chaos $(CHAOS_FLAGS)
 
 .PHONY: mutants

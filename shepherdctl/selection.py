@@ -206,7 +206,7 @@ class Selection:
         """
         chosen = replace(self, names=(*self.names, *(names or ())))
         if not chosen:
-            message = "which machines? Give ids, or filters such as --state or --cause."
+            message = "no machines selected: give ids, or filters such as --state or --cause."
             raise typer.BadParameter(message)
         require_terminal(yes=yes or not chosen.asks)
         return chosen

@@ -127,7 +127,7 @@ def _scenes(environment: Environment, view: LiveView, shown: list[str]) -> list[
     if not watch(environment, view, recovered, limit):
         return [f"not all machines were running again after {limit:.0f} s"]
     view.say(environment, "both machines are running again")
-    shown.append("two machines broke: one was rebooted; one answered over SSH, so only its agent was started anew")
+    shown.append("two machines broke: one was rebooted; one answered over SSH, so only its agent was restarted")
 
     if problems := _outage(environment, view, limit):
         return problems

@@ -74,7 +74,7 @@ def pause(
       shepherdctl pause --all --reason "heartbeats cannot be recorded"
     """
     if everything == any((selection, process)):
-        message = "what is to be paused? Give --machine, --loop, --provider or other filters, or --all alone."
+        message = "nothing to pause: give --machine, --loop, --provider or other filters, or --all alone."
         raise typer.BadParameter(message)
     providers = selection.filters.providers
     wide = not selection.names and selection.filters == Search(providers=providers)
@@ -185,7 +185,7 @@ def resume(
       shepherdctl resume --all
     """
     if (everything, bool(pause), bool(selection)).count(True) != 1:
-        message = "what is to be resumed? Give one PAUSE_ID, as shepherdctl pauses lists them, or filters, or --all."
+        message = "nothing to resume: give one PAUSE_ID, as shepherdctl pauses lists them, or filters, or --all."
         raise typer.BadParameter(message)
     owner = owner or current_user()
     with bmdb() as connection:

@@ -35,7 +35,7 @@ def new(
     Write a Python package with a provider of your own.
 
     It is in the new folder shepherd-NAME, and has an adapter, its settings, a
-    server that stands in for the API, and tests that hold the adapter to the
+    server in place of the API, and tests that hold the adapter to the
     contract of all providers. All of it works as it stands. Its README.md says
     how to test and to deploy it, docs/providers/write-your-own.md what to change.
 

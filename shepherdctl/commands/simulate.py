@@ -107,7 +107,7 @@ def _follower(environment: Environment, view: LiveView, file: Path) -> Callable[
             except ConfigError as error:
                 view.say(environment, str(error), "fault")
             else:
-                view.say(environment, f"injects {file} anew", "fault")
+                view.say(environment, f"injects {file} again", "fault")
         return False
 
     return follow

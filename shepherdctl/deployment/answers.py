@@ -178,7 +178,7 @@ def check(document: Document, parameters: Mapping[str, Parameter]) -> tuple[dict
 
 
 def told_to_functions(given: Mapping[str, str]) -> dict[str, str]:
-    """Return what the deployment tells its functions of these answers, and rules between settings read."""
+    """Return what the deployment tells its functions of these answers, and cross-setting rules read."""
     told = {"loop_minutes": given.get("loop_minutes", "")}
     loops, _, agent_api = given.get("reserved_concurrency", "").partition(",")
     told |= {"loop_concurrency": loops, "agent_api_concurrency": agent_api}

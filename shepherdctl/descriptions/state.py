@@ -75,7 +75,7 @@ def observe_machine(connection: Connection, name: str) -> tuple[ShownMachine, Ob
     Return the record of the machine called *name*, and the observer that describes it.
 
     Raises:
-        MachineUnknown: no machine is called so, or more than one.
+        MachineUnknown: no machine matches, or more than one does.
     """
     machine = lookup.show_machine(connection, lookup.find_machine(connection, name))
     return machine, Observer(server.now(connection), pauses_in_force(connection))
@@ -86,7 +86,7 @@ def called(connection: Connection, name: str) -> tuple[UUID, str]:
     Return the id of the machine called *name*, and both its names. For one that is gone, *name* is its whole id.
 
     Raises:
-        MachineUnknown: no machine is called so, or more than one.
+        MachineUnknown: no machine matches, or more than one does.
     """
     try:
         machine_id = lookup.find_machine(connection, name)

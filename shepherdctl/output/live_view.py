@@ -42,7 +42,7 @@ _COUNTED = {
         "canceled": "runs out of time for {}",
     },
     "recoverer": {
-        "found_alive": "finds {} alive over SSH: starts agents anew",
+        "found_alive": "finds {} alive over SSH: restarts agents",
         "finished": "takes a recovery step at {}",
         "failed": "fails to take a recovery step at {}",
         "canceled": "takes no step at {} after all",

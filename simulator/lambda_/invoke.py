@@ -85,7 +85,7 @@ def make_work(environment: Environment, function: str) -> None:
         # Of several machines, one goes on reporting: if none did, no machine would be interrupted.
         unhealthy = environment.pool.names()[:-1] or environment.pool.names()
         for name in unhealthy:
-            environment.inject_fault(name, "hang")  # if it answered over SSH, only its agent would be started anew
+            environment.inject_fault(name, "hang")  # if it answered over SSH, only its agent would be restarted
         timeout = (
             float(environment.configs[function].environment["SHEPHERD_HEARTBEAT_TIMEOUT_SECONDS"])
             * environment.settings.speed

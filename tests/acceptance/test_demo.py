@@ -37,7 +37,7 @@ def test_the_demo_gives_machines_agents_and_brings_two_back() -> None:
         "machine hangs",
         "both machines are running again",
         "agent API outage of 15 min: no heartbeat arrives",
-        "alive over SSH: starts agents anew",
+        "alive over SSH: restarts agents",
         "the outage is over",
         "all agents report again",
         "What you saw:",

@@ -65,7 +65,7 @@ def main() -> int:
     """Run the parts. Return 0 if every promise was kept."""
     parser = argparse.ArgumentParser(
         prog="tests.chaos",
-        description="Kill and interleave invocations at outside effects; check what docs/reliability.md promises.",
+        description="Kill and interleave invocations at external side effects; check docs/reliability.md's promises.",
     )
     parser.add_argument(
         "--seconds", type=float, default=300.0, help="time for what has no end of its own (default: %(default)s)"

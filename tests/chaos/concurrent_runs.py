@@ -1,5 +1,5 @@
 """
-Concurrent invocations, interleaved at their outside effects by a scheduler.
+Concurrent invocations, interleaved at their external side effects by a scheduler.
 
 Every thread of every invocation stops before each of its effects. The scheduler
 lets one thread continue, waits until all threads have stopped again, checks the

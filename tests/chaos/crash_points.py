@@ -1,5 +1,5 @@
 """
-Crash points: every outside effect is numbered, and an invocation can be killed or stopped there.
+Crash points: every external side effect is numbered, and an invocation can be killed or stopped there.
 
 Inside ``Points`` every round trip to the database, every HTTP request, every
 call of AWS and every step over SSH passes through the guard. They are

@@ -1,5 +1,5 @@
 """
-Crash-point exploration: kill an invocation at each outside effect, then let the schedules continue.
+Crash-point exploration: kill an invocation at each external side effect, then let the schedules continue.
 
 The invariants are checked after every effect of every invocation, also of those
 that are not killed.
@@ -32,7 +32,7 @@ TICK_SECONDS = 280
 @dataclass
 class Explored:
     effects: int = 0
-    """Outside effects of one undisturbed invocation."""
+    """External effects of one undisturbed invocation."""
     kills: int = 0
     ticks: int = 0
     checks: int = 0

@@ -48,7 +48,7 @@ def test_the_table_of_settings_is_that_of_the_code() -> None:
 
 def test_the_page_on_settings_has_every_rule() -> None:
     page = (DOCS / "settings.md").read_text()
-    table = page.partition("## Rules between settings")[2].partition("## All settings")[0]
+    table = page.partition("## Cross-setting rules")[2].partition("## All settings")[0]
     names = {key.rpartition(".")[2].removeprefix(base.PREFIX).lower() for rule in RULES for key in rule.keys}
     indirect = {"loop_minutes", "loop_concurrency", "agent_api_concurrency", "remediation_policy"}  # in words
     assert [name for name in sorted(names - indirect) if f"`{name}`" not in table] == []

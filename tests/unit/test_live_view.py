@@ -71,7 +71,7 @@ def test_events_are_printed_in_the_order_in_which_they_happened(environment: Env
         "recoverer limits recovery: too many do not report, likely an outage",
         "power abcdefgh: reboot",
         "recoverer recovers as usual again",
-        "recoverer finds 1 machine alive over SSH: starts agents anew",
+        "recoverer finds 1 machine alive over SSH: restarts agents",
         "recoverer takes a recovery step at 2 machines",
         "updater Boom: it broke",
         "all is well",

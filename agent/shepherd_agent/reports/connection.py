@@ -32,7 +32,7 @@ class EndpointConnection:
         Raises:
             OSError, HTTPException: the connection failed, or there was no complete answer before *end*.
         """
-        # The timeout of a socket begins anew with each byte. This one does not.
+        # The timeout of a socket begins again with each byte. This one does not.
         cut = threading.Timer(max(0.0, end - time.monotonic()), _cut, [self.sock])
         cut.daemon = True
         cut.start()

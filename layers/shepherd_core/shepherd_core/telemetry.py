@@ -66,7 +66,7 @@ class Metric(StrEnum):
     NOT_TAKEN = "not_taken"
     """Steps of recovery that were attempted and that the provider certainly did not take."""
     FOUND_ALIVE = "found_alive", _ALARM
-    """Unhealthy machines that answered over SSH: they were not interrupted, only their agent is started anew."""
+    """Unhealthy machines that answered over SSH: only their agents are restarted."""
     BACKLOG = "backlog"
     """Machines that were due and not claimed when the invocation ended."""
     OLDEST_DUE_AGE = "oldest_due_age_seconds", _ALARM, "Seconds"

@@ -132,8 +132,8 @@ def list_machines(
     or created, --after shows the next page. Other orders (--sort): state-age
     (longest in its state first), heartbeat (oldest first), place (provider and
     location), recoveries (most often first), id, and created (newest machine
-    first). RECOVERED is how often its recovery took a step or started its agent
-    anew in the last 24 hours.
+    first). RECOVERED is how often its recovery took a step or restarted its
+    agent in the last 24 hours.
 
     A machine is unhealthy if it has sent no heartbeat for longer than the
     heartbeat timeout of the Recoverer, or none at all within its startup timeout.

@@ -71,7 +71,7 @@ class VultrApi(HostingApi):
 
     @route("POST", "SERVERS/{id}/reinstall")
     def reinstall(self, call: Call, machine_id: str) -> Reply:
-        """Begin to install a server anew, with its system and its keys."""
+        """Begin to reinstall a server, with its system and its keys."""
         machine = self.machine(machine_id)
         self.machines.act(machine, "reinstall")
         return Reply(status=202, body=self.single(call, self.shown(machine)))

@@ -520,7 +520,7 @@ def test_failed_attempts_are_recorded_up_to_a_limit(fleet: Fleet, api: AgentApi,
 def test_the_answer_carries_an_installation_until_it_is_reported(
     fleet: Fleet, api: AgentApi, agent: SignedAgent
 ) -> None:
-    """An agent that was started anew must hear of it too; one that has done it must not hear again."""
+    """An agent that was restarted must hear of it too; one that has done it must not hear again."""
     wanted = HeartbeatResponse.FromString((WIRE / "cloud.bmaas.server.api.HeartbeatResponse.bin").read_bytes())
     wanted.ClearField("report_interval_seconds")
     generation = wanted.installation_request.generation
@@ -570,7 +570,7 @@ def test_generations_go_forward(
 
 
 def test_a_success_stays_one(fleet: Fleet, api: AgentApi, agent: SignedAgent) -> None:
-    """An agent that got no answer says it again; one that was started anew may fail where another succeeded."""
+    """An agent that got no answer says it again; one that was restarted may fail where another succeeded."""
     fleet.request_installation(agent.machine_id, 1)
     results = []
     for request in (agent.outcome(1, "no disk"), agent.outcome(1), agent.outcome(1), agent.outcome(1, "no disk")):

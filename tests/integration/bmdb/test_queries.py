@@ -104,13 +104,13 @@ def test_a_machine_is_found_by_what_operators_see(fleet: Fleet, connection: Conn
 def test_a_name_that_matches_no_machine_is_refused(fleet: Fleet, connection: Connection, name: str) -> None:
     """Acting on the wrong machine is worse than asking again; patterns are not expanded."""
     fleet.provided_machine()
-    with pytest.raises(MachineUnknown, match="no machine is called"):
+    with pytest.raises(MachineUnknown, match="no machine matches"):
         lookup.find_machine(connection, name)
 
 
 def test_an_ambiguous_name_is_refused(fleet: Fleet, connection: Connection) -> None:
     machines = [fleet.locate(fleet.provided_machine(), "fra") for _ in range(12)]
-    with pytest.raises(MachineUnknown, match="more than one machine is called 'mach'") as refused:
+    with pytest.raises(MachineUnknown, match="more than one machine matches 'mach'") as refused:
         lookup.find_machine(connection, "mach")
     lines = str(refused.value).splitlines()[1:]
     assert f"  machine-1 ({machines[0]}) at fra" in lines

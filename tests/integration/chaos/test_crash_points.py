@@ -1,5 +1,5 @@
 """
-Kill every loop at its outside effects, and check that the fleet converges afterwards.
+Kill every loop at its external side effects, and check that the fleet converges afterwards.
 
 Two crash points of each scenario; ``make chaos`` tries all, and the next invocation both soon and late.
 ``CHAOS_SEED=N`` repeats the sample of a seed.

@@ -202,7 +202,7 @@ def test_a_failure_is_a_sentence_on_standard_error(shepherdctl: CommandLine) -> 
     result = shepherdctl("machine", "show", "nobody")
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert result.stderr == "error: no machine is called 'nobody'\n"
+    assert result.stderr == "error: no machine matches 'nobody'\n"
 
 
 def test_debug_ends_a_process_with_a_traceback_and_status_1() -> None:

@@ -195,12 +195,12 @@ def test_the_machines_that_match_are_changed_and_no_others(shepherdctl: CommandL
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        ("machine retry --reason x", 2, "which machines? Give ids, or filters"),
+        ("machine retry --reason x", 2, "no machines selected: give ids, or filters"),
         ("machine retry --state creating --reason x --yes", 1, "no machine matches: nothing was changed"),
-        ("machine release --reason x --yes", 2, "which machines? Give ids, or filters"),
-        ("resume --all --location fra", 2, "what is to be resumed?"),
+        ("machine release --reason x --yes", 2, "no machines selected: give ids, or filters"),
+        ("resume --all --location fra", 2, "nothing to resume"),
         ("machine list --location frra", 1, "no machine is at 'frra': did you mean 'fra'?"),
-        ("pause --all --cause unexpected --reason x", 2, "what is to be paused?"),
+        ("pause --all --cause unexpected --reason x", 2, "nothing to pause"),
         ("pause --provider static --provider equinix --reason x", 2, "pause each provider with a separate command"),
     ],
 )

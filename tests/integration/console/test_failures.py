@@ -14,7 +14,7 @@ AFTER_ALL = "ffffffff-ffff-ffff-ffff-ffffffffffff"
     ("path", "status", "expected"),
     [
         ("/machines/11111111-1111-4111-8111-111111111111", 404, "There is no such machine."),
-        ("/machines/no-such-name", 404, "no machine is called 'no-such-name'"),
+        ("/machines/no-such-name", 404, "no machine matches 'no-such-name'"),
         ("/machines/%00", 404, "There is no such machine."),
         ("/machines?state=tired", 400, "state must be one of running, "),
         ("/machines?state=released", 400, "state must be one of running, "),

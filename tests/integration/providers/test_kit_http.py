@@ -169,7 +169,7 @@ def test_an_api_that_never_answers_is_left_at_the_deadline(script: Script) -> No
     ids=["body", "status", "header"],
 )
 def test_an_answer_that_trickles_in_is_cut_off(script: Script, answer: Answer) -> None:
-    """A timeout of the socket begins anew with each byte; one slow server held a loop until it was killed."""
+    """A timeout of the socket begins again with each byte; one slow server held a loop until it was killed."""
     script.answer = in_turn(Answer(answer.status, answer.body, repeat=10_000, pause_seconds=0.02, head=answer.head))
     with pytest.raises(ProviderUnavailable, match="POST /things"):
         in_real_time(script.url).post("/things", {}, Deadline(SystemClock(), 1))

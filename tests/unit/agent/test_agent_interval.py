@@ -63,7 +63,7 @@ def test_an_interval_that_makes_no_sense_is_refused(record: Path, text: str) -> 
 
 
 def test_the_next_agent_begins_with_the_interval(record: Path) -> None:
-    """An agent that is started anew must not report more often than the fleet can bear."""
+    """An agent that is restarted must not report more often than the fleet can bear."""
     for told in (240, 3600, 60, 10):
         Interval({}, str(record)).set(told)
         assert Interval({}, str(record)).seconds == told

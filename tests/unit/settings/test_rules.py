@@ -1,4 +1,4 @@
-"""The rules between settings, each at its boundary, on both sides."""
+"""The cross-setting rules, each at its boundary, on both sides."""
 
 from collections.abc import Mapping
 

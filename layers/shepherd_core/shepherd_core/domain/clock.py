@@ -73,7 +73,7 @@ class Deadline:
     """
     The end of the time for one piece of work.
 
-    Code with outside effects (a request, an SSH step) bounds them by ``left()``
+    Code with external side effects (a request, an SSH step) bounds them by ``left()``
     and calls ``check()`` just before an effect that must not begin after the end
     (create a machine, run a program). Work that is done in a BMDB session must not
     begin an effect after the session's deadline either, which moves with each

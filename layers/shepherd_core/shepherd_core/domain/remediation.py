@@ -213,7 +213,7 @@ class NextStep:
     bad_agent: BadAgent | None = None
     """No step: the machine does not come back because of this agent."""
     alive: bool = False
-    """The look saw that the machine is alive: at most its agent is started anew, which is no attempt."""
+    """The look saw that the machine is alive: at most its agent is restarted, which is no attempt."""
 
     @property
     def interrupts(self) -> bool:

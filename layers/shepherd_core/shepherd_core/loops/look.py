@@ -2,7 +2,7 @@
 The look at a machine that is about to be interrupted, which may be alive although no heartbeat arrives.
 
 If its agent runs, its reports get lost, and a reboot would interrupt it for nothing. During
-an installation the agent is not started anew either: the installation could end with it.
+an installation the agent is not restarted either: the installation could end with it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ TEXTS = {
 
 _MOST = {AgentState.ENDED: 3, AgentState.INSTALLS: 24}
 """
-How often in a day an agent that has ended is started anew before the policy goes on, and an installation is waited for
-before its agent is started anew.
+How often in a day an agent that has ended is restarted before the policy goes on, and an installation is waited for
+before its agent is restarted.
 """
 
 

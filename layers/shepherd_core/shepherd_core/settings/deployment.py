@@ -1,4 +1,4 @@
-"""The settings of a deployment as a whole. The rules between settings read them; functions read two of them."""
+"""The settings of a deployment as a whole. The cross-setting rules read them; functions read two of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _minutes(text: str) -> str:
 
 
 class CapacitySettings(Settings):
-    """The capacity of the database. No function reads it; the rules between settings do."""
+    """The capacity of the database. No function reads it; the cross-setting rules do."""
 
     table = "bmdb"
 
@@ -50,7 +50,7 @@ class CapacitySettings(Settings):
 
 
 class DeploymentSettings(Settings):
-    """What the deployment says of itself, in environment variables alone. The rules between settings read it."""
+    """What the deployment says of itself, in environment variables alone. The cross-setting rules read it."""
 
     loop_minutes: Annotated[str, AfterValidator(_minutes)] = Field(
         ",".join("1" for _ in LOOPS),

@@ -1,5 +1,5 @@
 """
-The rules between settings, also between those of different functions: pure.
+The cross-setting rules, also between those of different functions: pure.
 
 Each says what goes wrong if it is broken. A setting that is missing or faulty
 breaks no rule: that is a fault of its own.
@@ -47,7 +47,7 @@ _DAY = 86_400
 
 @dataclass(frozen=True, slots=True)
 class SettingsRule:
-    """A rule between settings."""
+    """A cross-setting rule."""
 
     keys: tuple[str, ...]
     """The settings: their keys in the document or, without one, their variables."""

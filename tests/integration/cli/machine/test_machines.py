@@ -215,7 +215,7 @@ def test_a_machine_is_named_by_id_prefix_or_provider_id(fleet: Fleet, shepherdct
 def test_a_machine_that_is_named_ambiguously_is_refused(fleet: Fleet, shepherdctl: CommandLine, arguments: str) -> None:
     fleet.sql("INSERT INTO machines (machine_id) VALUES ('abcd0000-0000-4000-8000-000000000001')")
     fleet.sql("INSERT INTO machines (machine_id) VALUES ('abcd0000-0000-4000-8000-000000000002')")
-    assert "more than one machine is called 'abcd'" in shepherdctl.told(*arguments.split(), "abcd", status=1)
+    assert "more than one machine matches 'abcd'" in shepherdctl.told(*arguments.split(), "abcd", status=1)
     assert fleet.sql("SELECT count(*) FROM pauses") == [[0]]
 
 

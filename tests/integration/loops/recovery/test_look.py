@@ -181,7 +181,7 @@ def test_an_installation_is_waited_for(env: LookSetup, as_command: bool) -> None
     assert env.provider.asked == []
     env.stop()
     env.run_agent()
-    assert env.watch_and_start(30) == 1, "its agent is started anew when the installation has ended"
+    assert env.watch_and_start(30) == 1, "its agent is restarted when the installation has ended"
     assert env.provider.asked == []
 
 

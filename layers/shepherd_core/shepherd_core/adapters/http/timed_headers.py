@@ -1,7 +1,7 @@
 """
 Connections that are cut off if the headers of an answer are not complete in time.
 
-The timeout of a socket begins anew with each byte, so a server that sends its
+The timeout of a socket begins again with each byte, so a server that sends its
 headers byte by byte could hold a loop forever.
 """
 

@@ -60,11 +60,11 @@ def find_machine(connection: Connection, name: str) -> UUID:
     found = find_machines(connection, name, _MOST_NAMED + 1) if name else []
     chosen = [each for each in found if each.exact] or found
     if not chosen:
-        raise MachineUnknown(f"no machine is called {name!r}")
+        raise MachineUnknown(f"no machine matches {name!r}")
     if len(chosen) > 1:
         more = ["and more"] if len(chosen) > _MOST_NAMED else []
         names = "\n  ".join([*map(str, chosen[:_MOST_NAMED]), *more])
-        raise MachineUnknown(f"more than one machine is called {name!r}:\n  {names}")
+        raise MachineUnknown(f"more than one machine matches {name!r}:\n  {names}")
     return chosen[0].machine_id
 
 

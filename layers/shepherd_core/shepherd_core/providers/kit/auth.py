@@ -39,7 +39,7 @@ class Authentication(Protocol):
 
     def login(self, url: str, deadline: Deadline) -> Login:
         """
-        Return a login for the API at *url*, read or requested anew: the one before may have been replaced.
+        Return a login for the API at *url*, read or requested again: the one before may have been replaced.
 
         Raises:
             ProviderUnavailable: there is no login now. Try again later.

@@ -150,7 +150,7 @@ class HostingProvider(Provider):
 
     @abstractmethod
     def _reinstallation(self, mark: str, key: str) -> Action:
-        """Return the action that installs a server anew, with mark and key."""
+        """Return the action that reinstalls a server, with mark and key."""
 
     def _login(self, read: Callable[[], str], context: ProviderContext) -> Authentication:  # noqa: ARG002 - for others
         return Bearer(read)
@@ -207,7 +207,7 @@ class HostingProvider(Provider):
         self._act(provider_id, self.start if off else self.restart, permission)
 
     def reinstall(self, provider_id: ProviderId, permission: Permission) -> None:
-        """Install the server anew, under its mark."""
+        """Reinstall the server, under its mark."""
         machine = self.get_machine(provider_id, permission.deadline)
         assert machine.token is not None  # it is ours
         mark, key = self._mark(machine.capacity_id, machine.token), self._key(permission.deadline)
