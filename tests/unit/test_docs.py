@@ -100,6 +100,12 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert [target for target in targets if not leads_somewhere(page, *target.partition("#")[::2])] == []
 
 
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    navigation = (ROOT / "zensical.toml").read_text().replace("/index.md", "/README.md")
+    pages = {str(page.relative_to(DOCS)) for page in PAGES if DOCS in page.parents}
+    assert {page for page in pages if f'"{page}"' not in navigation} == set()
+
+
 @pytest.mark.parametrize("row", [line for line in block("decided").splitlines() if line.startswith("| ")][1:])
 def test_every_question_leads_to_code_and_to_a_page(row: str) -> None:
     _, _, code, page, _ = row.split("|")
