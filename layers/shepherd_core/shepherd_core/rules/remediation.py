@@ -116,7 +116,7 @@ def next_step(
     if attempts and not attempts[-1].concluded and (kind := STEPS.get(attempts[-1].step)) not in (None, QUARANTINE):
         step = step_of(policy, kind)
         if kind is RELEASE and kind in taken_kinds:
-            return NextStep(step, max(1, _used(step, counted)))
+            return NextStep(step, min(max(1, _used(step, counted)), step.attempts))  # the same attempt again
         if kind is not RELEASE and (now - attempts[-1].at).total_seconds() < step.timeouts.grace:
             return NextStep(step, max(1, _used(step, counted)), concludes=True)
     taken = {attempt.step for attempt in counted}
