@@ -9,13 +9,8 @@ from shepherd_core.bmdb.work import ticks
 from shepherd_core.settings.deployment import DeploymentSettings, loop_minutes
 from shepherd_core.wiring.settings import load
 
-from shepherdctl.descriptions.conditions import (
-    OLD_TRANSACTION_SECONDS,
-    SILENT_SECONDS,
-    Condition,
-    FleetStatus,
-    conditions,
-)
+from shepherdctl.descriptions.condition import Condition
+from shepherdctl.descriptions.conditions import OLD_TRANSACTION_SECONDS, SILENT_SECONDS, FleetStatus, conditions
 
 
 def read(connection: Connection) -> FleetStatus:

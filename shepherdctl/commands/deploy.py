@@ -33,7 +33,7 @@ from shepherdctl.deployment.plan import (
     plan,
 )
 from shepherdctl.deployment.questions import Place, ask
-from shepherdctl.descriptions.conditions import EXIT_STATUS
+from shepherdctl.descriptions.condition import EXIT_STATUS
 from shepherdctl.options import DryRun
 from shepherdctl.output.printing import counted, note
 

@@ -19,7 +19,8 @@ from shepherd_core.domain.states import State
 
 from shepherdctl import fleet_status
 from shepherdctl.database import bmdb
-from shepherdctl.descriptions.conditions import EXIT_STATUS, Condition, FleetStatus, pace
+from shepherdctl.descriptions.condition import EXIT_STATUS, Condition
+from shepherdctl.descriptions.conditions import FleetStatus, pace
 from shepherdctl.descriptions.cures import told
 from shepherdctl.output import prometheus, watching
 from shepherdctl.output.conditions import described, print_conditions

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
-from shepherdctl.descriptions.conditions import Condition, Severity
+from shepherdctl.descriptions.condition import Condition, Severity
 from shepherdctl.output.formats import relative
 from shepherdctl.output.json_fields import in_words
 from shepherdctl.output.printing import Column, note, table

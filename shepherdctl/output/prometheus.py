@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from shepherd_core.bmdb.machines.overview import FleetCount
 
-from shepherdctl.descriptions.conditions import Condition, FleetStatus
+from shepherdctl.descriptions.condition import Condition
+from shepherdctl.descriptions.conditions import FleetStatus
 from shepherdctl.output.printing import columns, visible
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from shepherd_core.domain.records import BadAgent
 from shepherd_core.domain.states import State
 from shepherd_core.settings.functions import LOOPS
 
-from shepherdctl.descriptions.conditions import AWS_ALONE, Condition, ConditionName, FleetStatus, conditions, only
+from shepherdctl.descriptions.condition import AWS_ALONE, Condition, ConditionName
+from shepherdctl.descriptions.conditions import FleetStatus, conditions, only
 from tests.support.console import parsed
 from tests.unit.deployment.test_alarms import HTTP_API_ALARMS, kind_and_loop
 

@@ -7,7 +7,7 @@ from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.states import State
 
 from shepherdctl.database import bmdb
-from shepherdctl.descriptions.conditions import EXIT_STATUS
+from shepherdctl.descriptions.condition import EXIT_STATUS
 from shepherdctl.descriptions.state import observe_machine
 from shepherdctl.options import MachineArgument
 from shepherdctl.output.formats import duration, in_full, span

@@ -10,7 +10,7 @@ from shepherd_core.bmdb.machines import lookup, overview
 from shepherd_core.domain.states import State
 
 from shepherdctl import fleet_status
-from shepherdctl.descriptions.conditions import ConditionName, Severity
+from shepherdctl.descriptions.condition import ConditionName, Severity
 from shepherdctl.descriptions.cures import CURES, told
 from shepherdctl.output.formats import loop_name
 
