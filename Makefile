@@ -82,6 +82,13 @@ test-ironic: .venv/.ready .venv-ironic/.ready ## run the tests of the provider i
 		tests/integration/providers/test_ironic_adapter.py
 	@$(IRONIC) $(BIN)/python -m pytest $(TEST_FLAGS) tests/acceptance/test_ironic.py  # its demo runs in real time: alone
 
+# The emulator runs functions with its own Python. A build folder is deleted first, so the cache is elsewhere.
+.PHONY: deploy-local
+deploy-local: .venv/.ready .venv-sam/.ready .venv-emulator/.ready ## deploy into an emulator of AWS, with simulated machines, and try what comes of it
+	@$(call build-for-here,build/deployed,MAKEFLAGS="VERSION=$$(.venv-emulator/bin/python -c \
+		'import sys; print("%d.%d" % sys.version_info[:2])')")
+	@$(BIN)/python -m pytest -rfEs $(TEST_FLAGS) tests/deployed
+
 .PHONY: chaos
 chaos: .venv/.ready ## kill and interleave invocations at each external side effect, and check the promises
 	@$(BIN)/python -m tests.chaos $(CHAOS_FLAGS)
@@ -128,11 +135,14 @@ LOCAL := build/sam
 .PHONY: local-invoke
 local-invoke: .venv/.ready .venv-sam/.ready ## the same in containers, with `sam build` and `sam local invoke`
 	@$(BIN)/python -m simulator.lambda_.sam_local
-	@mkdir -p $(LOCAL)
-	@PYTHON="$(CURDIR)/.venv-sam/bin/python" $(SAM) build $(SAM_CONFIG) --build-dir $(LOCAL) --cache-dir $(LOCAL)/cache \
-		--parameter-overrides Architecture=$(patsubst aarch64,arm64,$(shell uname -m)) >$(LOCAL).log 2>&1 || \
-		{ cat $(LOCAL).log >&2; exit 1; }
+	@$(call build-for-here,$(LOCAL))
 	@$(BIN)/python -m simulator --sam $(LOCAL) $(INVOCATION)
+
+define build-for-here
+mkdir -p build; PYTHON="$(CURDIR)/.venv-sam/bin/python" $(2) $(SAM) build $(SAM_CONFIG) \
+	--build-dir $(1) --cache-dir $(1)-cache \
+	--parameter-overrides Architecture=$(patsubst aarch64,arm64,$(shell uname -m)) >$(1).log 2>&1 || { cat $(1).log >&2; exit 1; }
+endef
 
 .PHONY: check
 check: check-code check-proto check-template check-docs site ## run every check that is not a test
@@ -219,6 +229,7 @@ lock: ## pin the versions for requirements/*.in that are at least a week old (ne
 	@$(COMPILE) --output-file requirements/release.txt requirements/release.in
 	@$(COMPILE) --output-file requirements/bench.txt requirements/bench.in
 	@$(COMPILE) --output-file requirements/ironic.txt requirements/ironic.in
+	@$(COMPILE) --output-file requirements/emulator.txt requirements/emulator.in
 	@$(COMPILE) --output-file $(LAYER)/bytecode/requirements.txt $(LAYER)/bytecode/requirements.in
 	@cd $(LAYER)/bytecode && npm install --package-lock-only --omit-lockfile-registry-resolved --ignore-scripts \
 		--before="$$(node -p 'new Date(Date.now() - 7 * 86400000).toISOString()')" --no-audit --no-fund --silent
@@ -252,6 +263,10 @@ clean: ## remove environments, caches and build output
 
 .venv-ironic/.ready: requirements/ironic.txt
 	@$(call make-environment,.venv-ironic,requirements/ironic.txt)
+	@touch $@
+
+.venv-emulator/.ready: requirements/emulator.txt
+	@$(call make-environment,.venv-emulator,requirements/emulator.txt)
 	@touch $@
 
 define make-environment
