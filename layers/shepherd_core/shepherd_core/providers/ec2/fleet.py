@@ -80,6 +80,8 @@ class Ec2Fleet:
                 seen.add(instance.id)
                 yield instance
             more = bool(answer.get("NextToken"))
+            if more and answer["NextToken"] == request.get("NextToken"):
+                raise error_type("EC2 names a page of its list as the one after itself")
             request["NextToken"] = answer.get("NextToken")
 
     def _page(self, request: dict[str, Any], deadline: Deadline) -> Any:
