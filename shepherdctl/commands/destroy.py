@@ -29,6 +29,7 @@ def destroy(file: FileArgument = Path("shepherd.toml"), *, dry_run: DryRun = Fal
     if found.stack is None:
         note(f"there is no stack {answers.stack} in {answers.region}")
     else:
+        found.stack.require_ours(answers.stack)
         note(f"goes: the stack {answers.stack} ({found.stack.status}) with all resources:")
         for kind, names in stack.resources(answers.stack).items():
             note(f"- {counted(len(names), kind)}: {', '.join(names)}")

@@ -26,6 +26,8 @@ SETTINGS = "settings.toml"
 _UNUSABLE = {"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "DELETE_FAILED"}
 """States of a stack that can only be deleted: its creation failed."""
 _MACHINES = "machines.json"
+_OURS = "BmdbHost"
+"""The parameter by which a stack is known as Shepherd's: it has no default."""
 _STUCK = "UPDATE_ROLLBACK_FAILED"
 _BEGUN = "REVIEW_IN_PROGRESS"
 """The state of a stack of which there is nothing but a change set."""
@@ -58,6 +60,17 @@ class FoundStack:
     def is_made(self) -> bool:
         """Return whether there is something that can be updated."""
         return self.status not in {*_UNUSABLE, _BEGUN}
+
+    def require_ours(self, name: str) -> None:
+        """
+        Check that this is the stack of a deployment, before it is updated or deleted.
+
+        Raises:
+            ConfigError: it was made of another template; what is in it is not ours to touch.
+        """
+        if self.status != _BEGUN and _OURS not in self.parameters:
+            fault = f"the stack {name} is not Shepherd's (it has no {_OURS}): name another in deployment.stack"
+            raise ConfigError([fault])
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +200,8 @@ def plan(answers: Answers, found: Found, documents: Mapping[str, bytes], package
         ConfigError: something is named that is nowhere, or the stack is in a state that a person must end.
         ListingInvalid: the list of machines is wrong.
     """
+    if found.stack is not None:
+        found.stack.require_ours(answers.stack)
     secrets = {answers.parameter(name): answers.secrets.get(name) for name in answers.needed_secrets}
     listed = _of_bmcs(answers, documents)
     faults = [*_missing(answers, found), *_stuck(answers, found), *_unreadable(answers, listed)]

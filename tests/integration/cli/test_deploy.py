@@ -243,6 +243,18 @@ def test_destroying_deletes_the_stack_and_nothing_else(folder: Path) -> None:
     assert "there is no stack" in destroy(folder, "--yes")
 
 
+@pytest.mark.parametrize("command", ["deploy", "destroy"])
+def test_the_stack_of_something_else_is_left_alone(folder: Path, command: str) -> None:
+    template = {"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}}
+    boto3.client("cloudformation").create_stack(StackName="shepherd", TemplateBody=json.dumps(template))
+    before = there()
+    built = ("--build", str(folder / "build")) if command == "deploy" else ()
+    result = CommandLine(None)(command, str(folder / "shepherd.toml"), *built, "--yes")
+    assert result.exit_code != 0
+    assert "the stack shepherd is not Shepherd's" in result.output
+    assert there() == before
+
+
 def test_a_dry_run_destroys_nothing(folder: Path) -> None:
     deploy(folder, "--yes")
     before = there()
