@@ -141,7 +141,7 @@ def _at_rest(answers: Answers) -> Found:
     found = account.look(answers)
     while found.stack is not None and found.stack.moves:
         note(f"the stack {answers.stack} is {found.stack.status}: waiting for the end of that")
-        stack.follow(answers.stack)
+        stack.follow(found.stack.id)
         found = account.look(answers)
     return found
 

@@ -99,7 +99,7 @@ def stack(name: str) -> FoundStack | None:
     if found is None:
         return None
     parameters = {each["ParameterKey"]: each["ParameterValue"] for each in found.get("Parameters", [])}
-    seen = FoundStack(found["StackStatus"], parameters)
+    seen = FoundStack(found["StackStatus"], parameters, id=found["StackId"])
     if not seen.is_made:
         return seen
     with errors(f"reading the template of {name}"):

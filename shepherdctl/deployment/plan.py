@@ -50,6 +50,8 @@ class FoundStack:
     parameters: Mapping[str, str] = field(default_factory=dict)
     template: object = None
     """As it was given to CloudFormation."""
+    id: str = ""
+    """By which it is found also when it is deleted."""
 
     @property
     def moves(self) -> bool:

@@ -111,12 +111,13 @@ def delete(name: str) -> None:
     Raises:
         ShepherdError: CloudFormation refused or failed.
     """
-    client = aws.client("cloudformation")
+    client, found = aws.client("cloudformation"), described(name)
+    if found is None:
+        return
+    progress = _past(client, found["StackId"])
     with errors(f"deleting the stack {name}"):
-        found = client.describe_stacks(StackName=name)["Stacks"][0]["StackId"]
-        progress = _past(client, found)
-        client.delete_stack(StackName=found)
-    status = follow(found, progress)
+        client.delete_stack(StackName=found["StackId"])
+    status = follow(found["StackId"], progress)
     if status != "DELETE_COMPLETE":
         reasons = "\n".join(f"  - {each}" for each in progress.failures)
         raise ShepherdError(f"the stack {name} is {status}:\n{reasons}")

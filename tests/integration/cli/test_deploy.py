@@ -270,6 +270,25 @@ def test_a_destroyed_deployment_can_be_deployed_again(folder: Path) -> None:
     assert there()["stacks"] == {"shepherd": "CREATE_COMPLETE"}
 
 
+def test_a_deletion_that_ends_meanwhile_is_waited_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its name, a stack that is gone has no events."""
+    deploy(folder, "--yes")
+    only_stack().status = "DELETE_IN_PROGRESS"
+    ask = botocore.client.BaseClient._make_api_call
+    gone: list[str] = []
+
+    def ending(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
+        answer = ask(client, operation, arguments)
+        if operation == "DescribeStackEvents" and not gone:
+            gone.append("shepherd")
+            ask(client, "DeleteStack", {"StackName": "shepherd"})
+        return answer
+
+    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", ending)
+    deploy(folder, "--yes")
+    assert there()["stacks"] == {"shepherd": "CREATE_COMPLETE"}
+
+
 @pytest.mark.parametrize("status", ["ROLLBACK_COMPLETE", "CREATE_FAILED", "DELETE_FAILED"])
 def test_a_stack_whose_creation_failed_is_deleted_first(folder: Path, status: str) -> None:
     """It can neither be updated nor made again; moto calls it whatever it is told."""
