@@ -113,7 +113,7 @@ def _bucket(name: str, account: str) -> FoundBucket | None:
     s3, of = aws.client("s3"), {"Bucket": name, "ExpectedBucketOwner": account}
     with errors(f"looking at the bucket {name}"):
         try:
-            s3.head_bucket(**of)
+            region = s3.head_bucket(**of).get("BucketRegion") or s3.meta.region_name
         except ClientError as error:
             meaning, _ = aws.classify(error)
             if meaning is aws.AwsFault.DENIED:
@@ -122,6 +122,9 @@ def _bucket(name: str, account: str) -> FoundBucket | None:
             if meaning is aws.AwsFault.ABSENT:
                 return None
             raise
+        if region != s3.meta.region_name:
+            message = f"the bucket {name} is in {region}, and Lambda takes code from {s3.meta.region_name} alone"
+            raise ShepherdError(f"{message}: choose another name")
         versioned = s3.get_bucket_versioning(**of).get("Status") == "Enabled"
         try:
             blocked = s3.get_public_access_block(**of)["PublicAccessBlockConfiguration"]

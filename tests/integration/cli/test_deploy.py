@@ -218,6 +218,15 @@ def test_the_bucket_of_another_account_is_refused(folder: Path, monkeypatch: pyt
     assert there() == NOTHING
 
 
+def test_a_bucket_in_another_region_is_refused(folder: Path) -> None:
+    elsewhere: Any = {"LocationConstraint": "us-west-2"}
+    boto3.client("s3", region_name="us-west-2").create_bucket(Bucket=BUCKET, CreateBucketConfiguration=elsewhere)
+    before = there()
+    _, messages = deploy(folder, "--yes", status=1)
+    assert f"the bucket {BUCKET} is in us-west-2" in messages
+    assert there() == before
+
+
 def test_a_secret_without_a_source_stops_before_the_stack(folder: Path) -> None:
     (folder / "shepherd.toml").write_text(ANSWERS.replace('bmdb-password = "password"', ""))
     _, messages = deploy(folder, "--yes", status=1)
