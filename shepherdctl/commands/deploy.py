@@ -3,7 +3,7 @@
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from getpass import getpass
 from pathlib import Path
 from typing import Annotated
@@ -77,6 +77,7 @@ def deploy(
     named = {name: _document(source, file.parent) for name, source in answers.documents.items()}
     packed = template.package(made, answers.bucket, f"{_s3_url()}/{answers.bucket}", answers.parameters["Architecture"])
     changes = plan(answers, found, named, packed)
+    secrets = _sources(changes, file.parent)
     for text in (*answers.notes, *_told(changes)):
         note(text)
     if dry_run:
@@ -85,8 +86,8 @@ def deploy(
     if changes and not yes:
         confirm(answers.stack)
     for change in changes:
-        _carry_out(change, answers, found, file.parent)
-    ran = not changes or _ran(answers)
+        _carry_out(change, answers, found, secrets)
+    ran = _ran(answers, changed=bool(changes))
     _print_exports(answers)
     if not ran:
         raise typer.Exit(EXIT_STATUS)
@@ -178,13 +179,29 @@ def _told(changes: list[Change]) -> Iterator[str]:
         yield "nothing to change: the deployment is as the answers say"
 
 
-def _carry_out(change: Change, answers: Answers, found: Found, folder: Path) -> None:
+def _sources(changes: list[Change], folder: Path) -> dict[str, bytes]:
+    """Return by name the secrets that have a source. What cannot be read may be the secret itself, and is not shown."""
+    found = {}
+    for change in changes:
+        if isinstance(change, StoreSecret) and change.source is not None:
+            try:
+                found[change.name] = _document(change.source, folder)
+            except ShepherdError:
+                message = (
+                    f"the secret {change.name} cannot be read from where [deployment.secrets] says: "
+                    "name a path, https://…, s3://BUCKET/KEY or ssm:NAME"
+                )
+                raise SourceError(message) from None
+    return found
+
+
+def _carry_out(change: Change, answers: Answers, found: Found, secrets: Mapping[str, bytes]) -> None:
     kms_key = answers.parameters["KmsKeyArn"]
     match change:
         case MakeBucket() | CloseBucket() | KeepVersions() | PutObject():
             account.change_bucket(change, found.account, kms_key)
-        case StoreSecret(name, source):
-            SsmSecretStore(max_age_seconds=0).put(name, _secret(name, source, folder, answers), kms_key=kms_key)
+        case StoreSecret(name):
+            SsmSecretStore(max_age_seconds=0).put(name, _secret(name, secrets.get(name), answers), kms_key=kms_key)
         case MakeSshKey(name):
             account.make_ssh_key(name, kms_key)
         case DeleteFailedStack(name):
@@ -194,11 +211,11 @@ def _carry_out(change: Change, answers: Answers, found: Found, folder: Path) -> 
                 note("CloudFormation finds nothing to change")
 
 
-def _secret(name: str, source: str | None, folder: Path, answers: Answers) -> str:
-    """Return a secret from its source or, without one, as it is typed; of the database, one that it does not refuse."""
+def _secret(name: str, given: bytes | None, answers: Answers) -> str:
+    """Return a secret as it is *given* or, else, as it is typed; of the database, one that it does not refuse."""
     while True:
-        if source is not None:
-            value = _document(source, folder).decode(errors="replace").rstrip("\r\n")
+        if given is not None:
+            value = given.decode(errors="surrogateescape").rstrip("\r\n")  # what is no UTF-8 is not printable
         elif sys.stdin.isatty():
             value = getpass(f"{name} (not shown): ")
         else:
@@ -209,20 +226,20 @@ def _secret(name: str, source: str | None, folder: Path, answers: Answers) -> st
             wrong = first_ticks.refusal(answers, value)
         if wrong is None:
             return value
-        if source is not None:
-            message = f"the secret {name} from {source}: {wrong}"
+        if given is not None:
+            message = f"the secret {name}: {wrong}"
             raise ShepherdError(message)
         note(wrong)
 
 
-def _ran(answers: Answers) -> bool:
-    """Wait for the first ticks, and return whether all of them succeeded."""
+def _ran(answers: Answers, *, changed: bool) -> bool:
+    """Wait for the ticks after what *changed*, and return whether all of them succeeded."""
     loops = first_ticks.awaited(answers)
     if not loops:
         return True
     note(f"waiting until the loops have run: {', '.join(loops)}")
     try:
-        ticks = first_ticks.wait(answers)
+        ticks = first_ticks.wait(answers, changed=changed)
     except ShepherdError as error:  # in a VPC, there may be no way to it
         note(f"the BMDB cannot be read from here, so that nothing is known of the loops: {error}")
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -71,9 +72,11 @@ def awaited(answers: Answers) -> dict[str, int]:
     return {loop: each for loop, each in minutes.items() if 0 < each <= _LONGEST_MINUTES and loop not in idle}
 
 
-def wait(answers: Answers) -> Mapping[str, Tick | None]:
+def wait(answers: Answers, *, changed: bool) -> Mapping[str, Tick | None]:
     """
     Return the first tick of each loop that ends from now on; None: it has not run in three times its interval.
+
+    If nothing *changed*, the last one counts, too: a run that was interrupted did not see it.
 
     Raises:
         BmdbError, SecretError, SourceError: the BMDB cannot be read from here.
@@ -82,7 +85,7 @@ def wait(answers: Answers) -> Mapping[str, Tick | None]:
     found: dict[str, Tick | None] = dict.fromkeys(loops)
     deadline = Deadline(CLOCK, _ROOM_SECONDS + 60 * 2 * max(loops.values(), default=0))
     with bmdb(settings(answers)) as connection:
-        begin = server.now(connection)
+        begin = server.now(connection) - timedelta(minutes=0 if changed else 2 * max(loops.values()))
         while None in found.values() and deadline.remaining() > 0:
             for tick in last_ticks(connection):
                 if tick.provider == answers.provider and tick.ended_at > begin and found.get(tick.loop, tick) is None:

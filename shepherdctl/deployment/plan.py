@@ -132,7 +132,7 @@ class StoreSecret:
 
     def __str__(self) -> str:
         """Return what is done, for people."""
-        return f"store the secret {self.name} in SSM, {f'from {self.source}' if self.source else 'as you type it'}"
+        return f"store the secret {self.name} in SSM, {'from its source' if self.source else 'as you type it'}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,6 +234,22 @@ def test_a_secret_without_a_source_stops_before_the_stack(folder: Path) -> None:
     assert there()["stacks"] == {}
 
 
+def test_a_secret_in_place_of_its_source_is_shown_nowhere(folder: Path) -> None:
+    """Nor stored: the answers are uploaded, with whatever they hold."""
+    (folder / "shepherd.toml").write_text(ANSWERS.replace('"password"', '"hunter2"'))
+    exports, messages = deploy(folder, "--yes", status=1)
+    assert "the secret /shepherd/bmdb-password cannot be read" in messages
+    assert "hunter2" not in messages + str(exports)
+    assert there() == NOTHING
+
+
+def test_a_secret_that_is_no_text_is_refused(folder: Path) -> None:
+    (folder / "password").write_bytes(b"ge\xffheim\n")
+    _, messages = deploy(folder, "--yes", status=1)
+    assert "the secret /shepherd/bmdb-password: it must be printable text" in messages
+    assert there()["parameters"] == []
+
+
 def destroy(folder: Path, *options: str, status: int = 0) -> str:
     """Return the messages."""
     result = CommandLine(None)("destroy", str(folder / "shepherd.toml"), *options)
@@ -452,6 +468,15 @@ def test_it_ends_when_the_loops_have_run(folder: Path, reachable: str, fleet: Fl
     assert exports[0] == f"export AWS_DEFAULT_REGION={REGION}"
 
 
+def test_a_repeated_run_tells_of_loops_that_fail(folder: Path, reachable: str, fleet: Fleet) -> None:
+    """The first one may have been interrupted while it waited for them."""
+    record_ticks(fleet, "Failed")
+    deploy(folder, "--yes", status=3)
+    _, messages = deploy(folder, "--yes", status=3)
+    assert "nothing to change" in messages
+    assert "provisioner ran: Failed, no route" in messages
+
+
 def test_a_database_out_of_reach_is_said(folder: Path) -> None:
     (folder / "shepherd.toml").write_text(ANSWERS.replace("0,0,0,0", "1,1,1,1").replace("db.example.com", "127.0.0.1"))
     exports, messages = deploy(folder, "--yes", status=3)
@@ -463,5 +488,5 @@ def test_a_database_out_of_reach_is_said(folder: Path) -> None:
 def test_a_password_that_the_database_refuses_is_not_stored(folder: Path, reachable: str, fleet: Fleet) -> None:
     (folder / "shepherd.toml").write_text(reachable.replace(str(fleet.settings.bmdb_name), "absent"))
     _, messages = deploy(folder, "--yes", status=1)
-    assert "the secret /shepherd/bmdb-password from password: the database refuses its owner" in messages
+    assert "the secret /shepherd/bmdb-password: the database refuses its owner" in messages
     assert there()["parameters"] == []
