@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import webbrowser
 from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Annotated
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 _OUTAGE_MINUTES = 15
 _NEXT = """
 Try next:
-  make demo PROVIDER=latitude                      machines that a provider creates, by the hour
-  .venv/bin/shepherdctl simulate --machines 100    a larger fleet: see docs/simulator.md
-  docs/deployment.md                               how to deploy it
+  {command} demo --provider latitude    machines that a provider creates, by the hour
+  {command} simulate --machines 100     a larger fleet
+  {command} deploy                      Shepherd in your AWS account
 """
 
 
@@ -85,7 +86,7 @@ def demo(
             for line in shown:
                 terminal.print(f"  - {line}", highlight=False, soft_wrap=True)
         conclude(terminal, problems, environment.folder / "functions.log", "Everything worked.")
-        terminal.print(_NEXT, highlight=False, soft_wrap=True)
+        terminal.print(_NEXT.format(command=sys.argv[0]), highlight=False, soft_wrap=True)
         if console:
             note("The console stays open: stop it with Ctrl-C.")
             signal.pause()

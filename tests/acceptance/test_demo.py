@@ -43,7 +43,6 @@ def test_the_demo_gives_machines_agents_and_brings_two_back() -> None:
         "What you saw:",
         "Everything worked.",
         "Try next:",
-        "make demo PROVIDER=latitude",
         ".venv/bin/shepherdctl simulate",  # nothing is on the PATH after `make demo`
     )
     assert re.search(".*".join(map(re.escape, scenes)), done.stdout, re.DOTALL)
