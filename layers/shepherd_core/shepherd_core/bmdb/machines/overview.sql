@@ -17,6 +17,10 @@ paused AS (
     JOIN known k ON k.machine_id = x.machine_id
     WHERE x.process IN ('', k.process) AND x.provider IN ('', k.provider)
 ),
+-- Pauses of more than a machine: read once, and not for each row of the result.
+wide AS MATERIALIZED (
+    SELECT process, provider FROM pause_scopes WHERE machine_id IS NULL
+),
 bounds AS (
     SELECT array_agg(statement_timestamp() - x.age * interval '1 second' ORDER BY x.age DESC) AS ages
     FROM unnest(:ages::float8[]) AS x (age)
@@ -45,8 +49,8 @@ SELECT
         CASE
             WHEN EXISTS (
                 SELECT 1
-                FROM pause_scopes x
-                WHERE x.machine_id IS NULL AND x.process IN ('', c.process) AND x.provider IN ('', c.provider)
+                FROM wide x
+                WHERE x.process IN ('', c.process) AND x.provider IN ('', c.provider)
             ) THEN machines
             ELSE paused
         END
