@@ -200,7 +200,7 @@ def test_the_page_lists_every_fault_that_is_tried() -> None:
     listed: dict[str, list[str]] = {}
     for (loop, name), times in tried.items():
         listed.setdefault(loop, []).append(name if times == 1 else f"{name} ({times})")
-    page = (ROOT / "docs" / "reliability.md").read_text()
+    page = (ROOT / "docs" / "evidence.md").read_text()
     table = page.partition("<!-- faults: begin -->\n")[2].partition("<!-- faults: end -->")[0]
     rows = [f"| {loop} | {', '.join(sorted(listed[loop]))} |\n" for loop in sorted(listed)]
     assert table == "| loop | faults |\n|---|---|\n" + "".join(rows)
