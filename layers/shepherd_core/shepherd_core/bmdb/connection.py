@@ -230,10 +230,9 @@ class Connection:
         Raises:
             ConfigError: another one got it.
         """
-        mine = self.run("server_process")[0][0]
         other = Connection(self._settings, self._password, self._clock, self._authorities, self._attempts, self._limits)
         try:
-            if other.run("server_process")[0][0] == mine:
+            if other.run("server_process") == self.run("server_process"):
                 raise ConfigError([f"SHEPHERD_BMDB_HOST: {driver.POOLED}"])
         finally:
             other.close()

@@ -30,6 +30,7 @@ locked_session AS (SELECT session_id FROM sessions WHERE {live_session} FOR UPDA
 -- fragment: ended_work
 -- End the work of this session on the machines of :rows, and return it with what the rows say of each.
 {locked_session},
+-- The proof that the work was still this session's: everything else is written for these machines alone.
 work_deleted AS (
     DELETE FROM work w
     USING jsonb_to_recordset(:rows::jsonb) AS g (
@@ -48,6 +49,7 @@ work_deleted AS (
 provider_lock AS (
     SELECT provider FROM provisioner_lock WHERE provider = :provider AND session_id = :session_id FOR UPDATE
 ),
+-- One row, if both locks are held.
 locked_provider AS (
     SELECT :provider::text AS provider
     FROM sessions

@@ -35,6 +35,7 @@ WITH expired_sessions AS (
     LIMIT 20
     FOR UPDATE OF s SKIP LOCKED
 ),
+-- Begun or only locked.
 work_deleted AS (
     DELETE FROM work
     WHERE session_id IN (SELECT session_id FROM expired_sessions)
@@ -94,6 +95,7 @@ policy_row AS (
     SET (heartbeat_timeout_seconds, startup_timeout_seconds, grace_seconds, failed_steps) =
         (excluded.heartbeat_timeout_seconds, excluded.startup_timeout_seconds, excluded.grace_seconds, excluded.failed_steps)
 ),
+-- A few old ones at each session, instead of many at once.
 ticks_deleted AS (
     DELETE FROM ticks
     WHERE session_id = ANY (

@@ -36,6 +36,7 @@ WITH timely AS (
         AND {clock_agrees}
         AND {schema_fits}
 ),
+-- An agent that has a heartbeat: the usual case.
 renewed AS (
     UPDATE machine_agent_heartbeat h
     SET
@@ -52,6 +53,7 @@ renewed AS (
         AND EXISTS (SELECT 1 FROM timely)
     RETURNING h.agent_heartbeat_at
 ),
+-- An agent without one.
 agent AS (
     UPDATE machine_agent_started SET agent_started_at = agent_started_at
     WHERE machine_id = :machine_id::uuid
@@ -60,6 +62,7 @@ agent AS (
         AND NOT EXISTS (SELECT 1 FROM machine_agent_heartbeat WHERE machine_id = :machine_id::uuid)
     RETURNING machine_id
 ),
+-- Its first heartbeat, or the second of two that came at once.
 first AS (
     INSERT INTO machine_agent_heartbeat AS h
         (machine_id, agent_heartbeat_at, agent_signed_at, report_interval_seconds, failed_attempts)
@@ -114,6 +117,7 @@ WITH accepted AS (
     WHERE q.machine_id = :machine_id::uuid
         AND :generation::bigint BETWEEN coalesce(r.generation, :generation::bigint) AND q.generation
 ),
+-- The latest outcome replaces the one before.
 report_rows AS (
     INSERT INTO machine_os_installation_report AS r
         (machine_id, generation, os_installation_result, os_installation_report_raw, reported_at)

@@ -31,6 +31,7 @@ provided_deleted AS (
         END
     RETURNING machine_id, provider, provider_id
 ),
+-- Keeps who took it out, and why.
 tombstone AS (
     INSERT INTO machine_tombstone (machine_id, how, provider, provider_id, decommissioned_by, reason)
     SELECT
@@ -78,6 +79,7 @@ allowed AS (
             )
         )
 ),
+-- Requested before: it is not recorded twice.
 release_on_record AS (SELECT machine_id FROM machine_release WHERE machine_id = :machine_id),
 release_row AS (
     INSERT INTO machine_release (machine_id, asked_by, reason)

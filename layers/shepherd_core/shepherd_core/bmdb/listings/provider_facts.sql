@@ -40,12 +40,14 @@ RETURNING provider;
 WITH provider_lock AS (
     SELECT provider FROM provider_listings WHERE provider = :provider AND session_id = :session_id FOR UPDATE
 ),
+-- A long listing must not outlive its session.
 session_renewed AS (
     UPDATE sessions
     SET deadline = clock_timestamp() + interval_seconds * interval '1 second'
     WHERE {live_session} AND EXISTS (SELECT 1 FROM provider_lock)
     RETURNING session_id
 ),
+-- The facts of this page of the listing.
 updated_machines AS (
     UPDATE machine_provided p
     SET

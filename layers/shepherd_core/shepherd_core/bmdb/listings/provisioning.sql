@@ -103,6 +103,7 @@ SELECT 'paused by ' || owner || ': ' || reason FROM ({wide_pauses}) AS wide LIMI
 -- row: creations are paused (ignored unless :respect_pauses, because an operator may adopt a machine during a pause),
 -- or the lock or the session is lost.
 WITH {locked_provider},
+-- Its id is the token of the creation.
 new_machine AS (
     INSERT INTO machines (machine_created_at)
     SELECT clock_timestamp()
@@ -155,6 +156,7 @@ penalty_deleted AS (
     DELETE FROM capacity_penalties
     WHERE provider = :provider AND capacity_id = :capacity_id AND EXISTS (SELECT 1 FROM provided_row)
 ),
+-- From when the interval until the next creation counts.
 lock_updated AS (
     UPDATE provisioner_lock
     SET last_creation_at = clock_timestamp()
@@ -171,6 +173,7 @@ VALUES (:machine_id, 'ShepherdAgentStart', 'Adopted', :owner);
 -- The machine has another id at the provider now: record what is listed under it, and end the Provisioner's pause. No
 -- row: the lock or the session is lost.
 WITH {locked_provider},
+-- The machine keeps its id, history and labels.
 rebound AS (
     UPDATE machine_provided
     SET provider_id = :provider_id, provider_reservation_id = :provider_reservation_id,

@@ -21,10 +21,12 @@ paused AS (
 wide AS MATERIALIZED (
     SELECT process, provider FROM pause_scopes WHERE machine_id IS NULL
 ),
+-- The times that divide the classes of age.
 bounds AS (
     SELECT array_agg(statement_timestamp() - x.age * interval '1 second' ORDER BY x.age DESC) AS ages
     FROM unnest(:ages::float8[]) AS x (age)
 ),
+-- A row for each combination that occurs.
 counted AS (
     SELECT
         k.provider,
@@ -139,6 +141,7 @@ WITH failures AS (
     FROM capacity_penalties
     WHERE until > statement_timestamp()
 ),
+-- The latest of each kind are its examples.
 ranked AS (
     SELECT *, row_number() OVER (PARTITION BY loop, kind ORDER BY failed_at DESC NULLS LAST, example) AS rank
     FROM failures

@@ -13,6 +13,7 @@ WITH repeated AS (
         AND coalesce(expires_at > clock_timestamp(), true)
     RETURNING pause_id
 ),
+-- None of the kind was in force.
 new AS (
     INSERT INTO pauses (machine_id, process, provider, owner, reason, expires_at)
     SELECT

@@ -4,6 +4,7 @@
 -- The fleet of the provider by its facts, in one reading: a row for each location ('': machines without one), see
 -- LocationFleet; one row in any case, unless the session has expired.
 WITH {session},
+-- The timeouts that the Recoverer recorded, as times.
 policy AS (
     SELECT
         startup_timeout_seconds, heartbeat_timeout_seconds,
@@ -105,6 +106,7 @@ interrupted AS MATERIALIZED (
     CROSS JOIN LATERAL (SELECT * FROM machine_need WHERE machine_id = r.machine_id LIMIT 1) AS n
     WHERE r.rebooted_at > statement_timestamp() - interval '6 hours' AND n.provider = :provider
 ),
+-- Not found alive, or interrupted a short while ago.
 dead AS (
     SELECT machine_id, location, watched FROM dark WHERE NOT alive
     UNION
@@ -217,17 +219,20 @@ LEFT JOIN candidates c ON c.location = f.location;
 -- Show operators these budgets of the provider, and no others. began_at stays while the brake is the same, seen_at while it
 -- only lasts. May run twice.
 WITH {locked_session},
+-- Those that are smaller than usual now.
 budgets AS (
     SELECT g.*
     FROM locked_session
     CROSS JOIN jsonb_to_recordset(:rows::jsonb) AS g (location text, per_hour bigint, brake text, reason text, lasts boolean)
 ),
+-- As usual again.
 budgets_deleted AS (
     DELETE FROM recovery_budgets
     WHERE provider = :provider
         AND location NOT IN (SELECT location FROM budgets)
         AND EXISTS (SELECT 1 FROM locked_session)
 ),
+-- In the order of their keys, so that two writers never wait for each other.
 budget_rows AS (
     INSERT INTO recovery_budgets AS o (provider, location, per_hour, brake, reason, seen_at)
     SELECT :provider, location, per_hour, brake, reason, CASE WHEN lasts THEN '-infinity' ELSE clock_timestamp() END

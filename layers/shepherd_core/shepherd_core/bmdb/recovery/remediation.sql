@@ -136,6 +136,7 @@ reboot_rows AS (
     SET (rebooted_at, boot_wait_until, previous_at) =
         (excluded.rebooted_at, excluded.boot_wait_until, machine_rebooted.rebooted_at)
 ),
+-- A reinstalled machine shows another key.
 host_key_deleted AS (
     DELETE FROM machine_host_key
     WHERE machine_id IN (SELECT machine_id FROM work_in_hand WHERE new_attempt AND loses_host_key)
@@ -187,11 +188,13 @@ left_alone AS (
         AND x.session_id = :session_id
         AND x.timestamp >= e.began_at
 ),
+-- The step did not happen, so the machine still has its key.
 host_key_pinned AS (
     INSERT INTO machine_host_key (machine_id, host_key, pinned_at, origin)
     SELECT machine_id, host_key, clock_timestamp(), origin FROM left_alone WHERE step IS NOT NULL AND host_key IS NOT NULL
     ON CONFLICT (machine_id) DO NOTHING
 ),
+-- The budget counts the reboot before it again.
 reboot_undone AS (
     UPDATE machine_rebooted r
     SET rebooted_at = r.previous_at

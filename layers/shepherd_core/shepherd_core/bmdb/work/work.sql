@@ -43,6 +43,7 @@ LIMIT :limit;
 -- Lock those of the machines that nobody has locked. One row in any case, unless the session has expired. Rows are inserted
 -- in the order of their ids, so that two claims never wait for each other.
 WITH {locked_session},
+-- A machine that another session has is left out.
 work_rows AS (
     INSERT INTO work (machine_id, process, session_id)
     SELECT g.machine_id, :process, s.session_id
@@ -71,6 +72,7 @@ looked_at AS (
     ) AS e ON true
     WHERE w.process = :process AND w.began_at IS NULL
 ),
+-- From here on the machine is this session's to work on.
 begun AS (
     UPDATE work SET began_at = clock_timestamp()
     WHERE machine_id IN (SELECT machine_id FROM looked_at WHERE ready)
@@ -149,6 +151,7 @@ started AS (
     LEFT JOIN machine_host_key k ON k.machine_id = e.machine_id
     WHERE e.host_key IS NULL OR e.host_key = k.host_key OR e.machine_id IN (SELECT machine_id FROM host_key_pinned)
 ),
+-- The key by which its reports are judged.
 agent_rows AS (
     INSERT INTO machine_agent_started (machine_id, agent_started_at, agent_public_key, agent_sha256)
     SELECT machine_id, clock_timestamp(), decode(public_key, 'hex'), agent_sha256 FROM started
@@ -182,6 +185,7 @@ SELECT machine_id FROM started;
 -- whether it came back or not. :rebooted is false if only the agent was restarted. Of a machine that was :released, the
 -- Provisioner removes the facts when the provider lists it no more; until then it is paused for every loop.
 WITH {ended_work},
+-- One time for all rows.
 step AS (SELECT clock_timestamp() AS taken_at),
 agent_deleted AS (
     DELETE FROM machine_agent_started WHERE :loses_agent::boolean AND machine_id IN (SELECT machine_id FROM work_deleted)
@@ -196,6 +200,7 @@ reboot_rows AS (
     FROM step s
     WHERE :rebooted::boolean AND r.machine_id IN (SELECT machine_id FROM work_deleted)
 ),
+-- Until when the machine has to be back.
 grace_rows AS (
     INSERT INTO machine_grace (machine_id, grace_began_at, grace_until)
     SELECT e.machine_id, s.taken_at, s.taken_at + :grace_seconds::float8 * interval '1 second'
@@ -203,6 +208,7 @@ grace_rows AS (
     CROSS JOIN step s
     ON CONFLICT (machine_id) DO UPDATE SET grace_began_at = excluded.grace_began_at, grace_until = excluded.grace_until
 ),
+-- The cooldown; after a loss of the agent, earlier failures of its start no longer count.
 backoff_reset AS (
     UPDATE work_backoff
     SET
@@ -222,6 +228,7 @@ history_rows AS (
     SELECT machine_id, 'ShepherdRecovery', 'Finished', :asked_step::text, kind, fault, cause, :session_id::uuid FROM work_deleted
     RETURNING machine_id, kind
 ),
+-- Only what the provider certainly accepted.
 release_rows AS (
     INSERT INTO machine_release (machine_id, asked_by, reason, accepted_at)
     SELECT
