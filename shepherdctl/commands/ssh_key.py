@@ -10,7 +10,7 @@ from shepherd_core.settings.functions.shared import SshKeySettings
 from shepherd_core.wiring.settings import load
 
 from shepherdctl.confirm import Yes, confirm, require_terminal
-from shepherdctl.deployment.account import make_ssh_key, publish
+from shepherdctl.deployment.account import make_ssh_key, publish, publish_both
 from shepherdctl.options import DryRun
 from shepherdctl.output.printing import Form, Output, document, facts, note
 
@@ -42,23 +42,24 @@ def show(output: Output = Form.TABLE) -> None:
     """
     Show the public half of Shepherd's SSH key.
 
-    During a rotation, the public half of the previous key is shown, too. Fails if
-    the stored public half does not belong to the key, as after an interruption.
+    During a rotation, the public half of the previous key is shown, too. Reads no
+    private key. Fails if no public half is stored, or if a rotation was
+    interrupted, and names the command that helps.
 
     Examples:
       shepherdctl ssh-key show
       shepherdctl ssh-key show -o json | jq -r .public_key
     """
     store, name = _store()
-    previous = store.find(ssh_keys.previous_parameter(name))
-    _print(
-        {
-            "parameter": name,
-            "public_key": _published(store, name),
-            "previous": None if previous is None else ssh_keys.public_line(previous),
-        },
-        output,
-    )
+    public = ssh_keys.public_parameter(name)
+    line, previous = store.find(public), store.find(ssh_keys.public_parameter(ssh_keys.previous_parameter(name)))
+    if line is None or line == previous:
+        reason = (
+            "does not exist" if line is None else f"may not be the public half of {name}: its rotation was interrupted"
+        )
+        message = f"{public} {reason}; run ssh-key create, which writes it"
+        raise ShepherdError(message)
+    _print({"parameter": name, "public_key": line, "previous": previous}, output)
 
 
 def rotate(
@@ -99,9 +100,9 @@ def rotate(
         confirm(name)
     kms_key = kms_key or store.kms_key(name)
     store.put(before, current, replace=True, kms_key=kms_key)
-    new = ssh_keys.generate()
-    store.put(name, new, replace=True, kms_key=kms_key)
-    line = publish(store, name, new)
+    publish(store, before, current)
+    store.put(name, ssh_keys.generate(), replace=True, kms_key=kms_key)
+    line = publish_both(store, name)
     _print({"parameter": name, "public_key": line, "previous": ssh_keys.public_line(current)}, output)
 
 
@@ -126,8 +127,9 @@ def retire(*, dry_run: DryRun = False, yes: Yes = False, output: Output = Form.T
         if not (yes or dry_run):
             note(f"machines that accept no other key than {retired} become unreachable")
             confirm(before)
-        if not dry_run:
-            store.delete(before)
+    for each in () if dry_run else (before, ssh_keys.public_parameter(before)):
+        if store.find(each) is not None:
+            store.delete(each)
     if output is Form.JSON:
         document({"parameter": before, "dry_run": dry_run, "retired": retired})
     elif retired is None:

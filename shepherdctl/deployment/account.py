@@ -175,12 +175,21 @@ def change_bucket(change: MakeBucket | CloseBucket | KeepVersions | PutObject, a
 def make_ssh_key(name: str, kms_key: str) -> tuple[bool, str]:
     """Return whether there was no SSH key *name*, and the public half of the one that is there now. May run twice."""
     store = SsmSecretStore(max_age_seconds=0)
-    private = store.find(name)
-    created = private is None
-    if private is None:
-        private = ssh_keys.generate()
-        store.put(name, private, kms_key=kms_key)
-    return created, publish(store, name, private)
+    created = store.find(name) is None
+    if created:
+        store.put(name, ssh_keys.generate(), kms_key=kms_key)
+    return created, publish_both(store, name)
+
+
+def publish_both(store: SsmSecretStore, name: str) -> str:
+    """Store the public halves of the key *name* and, during a rotation, of the one before it; return the first."""
+    private, before = store.get(name), ssh_keys.previous_parameter(name)
+    previous = store.find(before)
+    if previous not in {None, private}:
+        publish(store, before, str(previous))
+    elif store.find(ssh_keys.public_parameter(before)) is not None:  # of a rotation that was not begun, or has ended
+        store.delete(ssh_keys.public_parameter(before))
+    return publish(store, name, private)
 
 
 def publish(store: SsmSecretStore, name: str, private: str) -> str:

@@ -19,6 +19,7 @@ from tests.support.agents.ssh_server import SshServer
 from tests.support.command_line import CommandLine
 
 NAME, PUBLIC, PREVIOUS = "/shepherd/ssh-key", "/shepherd/ssh-key.pub", "/shepherd/ssh-key.previous"
+PREVIOUS_PUBLIC = f"{PREVIOUS}.pub"
 
 
 @pytest.fixture
@@ -69,6 +70,16 @@ def test_no_command_shows_a_private_key(shepherdctl: CommandLine) -> None:
     assert "PRIVATE" not in "".join(each.stdout + each.stderr for each in said)
 
 
+def test_showing_the_key_reads_no_private_one(shepherdctl: CommandLine) -> None:
+    """Whoever may see the public halves need not be trusted with root on every machine."""
+    shepherdctl.read("ssh-key", "create")
+    shepherdctl.read("ssh-key", "rotate", "--yes")
+    shown = shepherdctl.load("ssh-key", "show")
+    boto3.client("ssm").delete_parameters(Names=[NAME, PREVIOUS])
+    assert shepherdctl.load("ssh-key", "show") == shown
+    assert None not in shown.values()
+
+
 def test_machines_with_either_key_are_reached_during_a_rotation(
     shepherdctl: CommandLine, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,20 +120,32 @@ def test_a_second_rotation_waits_for_the_end_of_the_first(shepherdctl: CommandLi
     assert stored() == before
 
 
-@pytest.mark.parametrize("writes", [1, 2])
+@pytest.mark.parametrize("writes", [1, 2, 3])
 def test_an_interrupted_rotation_is_completed(shepherdctl: CommandLine, writes: int) -> None:
-    """Between any two of its writes; no key is lost that machines have."""
+    """Between any two of its writes; no key is lost that machines have, and none is shown for another."""
     shepherdctl.read("ssh-key", "create")
     old = stored()[NAME][0]
+    line = ssh_keys.public_line(old)
     ssm = boto3.client("ssm")
-    ssm.put_parameter(Name=PREVIOUS, Value=old, Type="SecureString")
+    done: list[dict[str, Any]] = [
+        {"Name": PREVIOUS, "Value": old, "Type": "SecureString"},
+        {"Name": PREVIOUS_PUBLIC, "Value": line, "Type": "String"},
+        {"Name": NAME, "Value": ssh_keys.generate(), "Type": "SecureString", "Overwrite": True},
+    ]
+    for each in done[:writes]:
+        ssm.put_parameter(**each)
     if writes == 1:
-        shepherdctl.read("ssh-key", "rotate", "--yes")
+        assert shepherdctl.load("ssh-key", "show")["public_key"] == line
     else:
-        ssm.put_parameter(Name=NAME, Value=ssh_keys.generate(), Type="SecureString", Overwrite=True)
+        assert "its rotation was interrupted; run ssh-key create" in shepherdctl.told("ssh-key", "show", status=1)
         shepherdctl.read("ssh-key", "create")
+    if writes < len(done):
+        assert shepherdctl.load("ssh-key", "show") == {"parameter": NAME, "public_key": line, "previous": None}
+        shepherdctl.read("ssh-key", "rotate", "--yes")
     assert stored()[PREVIOUS][0] == old
-    assert stored()[PUBLIC][0] == public(NAME) != ssh_keys.public_line(old)
+    shown = shepherdctl.load("ssh-key", "show")
+    assert (shown["previous"], shown["public_key"]) == (line, public(NAME))
+    assert public(NAME) != line
 
 
 def test_a_dry_run_of_a_rotation_changes_nothing(shepherdctl: CommandLine) -> None:
@@ -133,8 +156,9 @@ def test_a_dry_run_of_a_rotation_changes_nothing(shepherdctl: CommandLine) -> No
 
 
 def test_what_is_missing_is_named(shepherdctl: CommandLine) -> None:
-    for command in (("show",), ("rotate", "--yes")):
-        assert f"'{NAME}': there is no such SSM parameter" in shepherdctl.told("ssh-key", *command, status=1)
+    assert f"{PUBLIC} does not exist; run ssh-key create" in shepherdctl.told("ssh-key", "show", status=1)
+    missing = f"'{NAME}': there is no such SSM parameter"
+    assert missing in shepherdctl.told("ssh-key", "rotate", "--yes", status=1)
     assert "no rotation is under way" in shepherdctl("ssh-key", "retire", "--yes").stderr
 
 
@@ -155,9 +179,11 @@ def test_retiring_a_key_has_to_be_confirmed(shepherdctl: CommandLine, monkeypatc
     assert stored().keys() == {NAME, PUBLIC}
 
 
-@pytest.mark.parametrize("command", [("show",), ("rotate", "--yes"), ("retire", "--yes"), ("retire", "--dry-run")])
+@pytest.mark.parametrize("command", [("rotate", "--yes"), ("retire", "--yes"), ("retire", "--dry-run")])
 @pytest.mark.parametrize("missing", [False, True])
-def test_a_stale_public_half_is_not_shown(shepherdctl: CommandLine, command: tuple[str, ...], missing: bool) -> None:
+def test_a_stale_public_half_stops_a_rotation(
+    shepherdctl: CommandLine, command: tuple[str, ...], missing: bool
+) -> None:
     """After a rotation that was killed before its last write, operators would put the old key on the machines."""
     shepherdctl.read("ssh-key", "create")
     old = stored()[PUBLIC][0]
@@ -183,11 +209,21 @@ def key_ids(ssm: Any) -> dict[str, str | None]:
 def test_a_key_of_the_operators_own_encrypts_the_private_halves(shepherdctl: CommandLine) -> None:
     shepherdctl.read("ssh-key", "create", "--kms-key", "alias/ours")
     shepherdctl.read("ssh-key", "rotate", "--yes", "--kms-key", "alias/ours")
-    assert key_ids(boto3.client("ssm")) == {NAME: "alias/ours", PREVIOUS: "alias/ours", PUBLIC: None}
+    assert key_ids(boto3.client("ssm")) == {
+        NAME: "alias/ours",
+        PREVIOUS: "alias/ours",
+        PUBLIC: None,
+        PREVIOUS_PUBLIC: None,
+    }
 
 
 def test_a_rotation_encrypts_with_what_encrypted_before(shepherdctl: CommandLine) -> None:
     """A key of root on every machine must not fall back to AWS's own because of an option that was left out."""
     shepherdctl.read("ssh-key", "create", "--kms-key", "alias/ours")
     shepherdctl.read("ssh-key", "rotate", "--yes")
-    assert key_ids(boto3.client("ssm")) == {NAME: "alias/ours", PREVIOUS: "alias/ours", PUBLIC: None}
+    assert key_ids(boto3.client("ssm")) == {
+        NAME: "alias/ours",
+        PREVIOUS: "alias/ours",
+        PUBLIC: None,
+        PREVIOUS_PUBLIC: None,
+    }

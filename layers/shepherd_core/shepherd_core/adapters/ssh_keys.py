@@ -2,8 +2,8 @@
 Shepherd's keys: Ed25519, in OpenSSH's file formats. One is for SSH, the other signs installations.
 
 The SSH key is in SSM, under the name that the settings have. Beside it are its
-public half, which is all that most functions may read, and, during a rotation, the
-key before it. Operators make and replace it (``shepherdctl ssh-key``), functions
+public half, which is all that most functions and people may read, and, during a
+rotation, the key before it with its own public half. Operators make and replace it (``shepherdctl ssh-key``), functions
 only read.
 """
 
