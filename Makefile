@@ -240,8 +240,12 @@ clean: ## remove environments, caches and build output
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
 # The lock files are complete, so that pip has nothing to resolve.
-.venv/.ready: requirements/dev.txt pyproject.toml
+.venv/.libraries: requirements/dev.txt
 	@$(call make-environment,.venv,requirements/dev.txt)
+	@touch $@
+
+# The version is in the agent.
+.venv/.ready: .venv/.libraries pyproject.toml agent/shepherd_agent/__init__.py
 	@$(BIN)/python $(INSTALL) --no-build-isolation --editable .
 	@touch $@
 
