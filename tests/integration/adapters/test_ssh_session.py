@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import os
+import socket
 import stat
 import threading
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import asyncssh
 import pytest
 from asyncssh.packet import UInt32
 from shepherd_core.adapters import ssh_keys
-from shepherd_core.adapters.ssh.client import CIPHERS
+from shepherd_core.adapters.ssh.client import CIPHERS, Client
 from shepherd_core.adapters.ssh.connection import SshConnection
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.agent.takeover import STDERR_BYTES, RunResult
@@ -336,6 +337,27 @@ def test_program_that_was_killed_has_no_exit_status(
 
     server.program = die
     assert connection.run("agent", b"", deadline).exit_status == -1
+
+
+def test_late_message_to_a_closed_channel_is_not_sent(server: SshServer) -> None:
+    """A thread of ours may be between making and sending it when another answers the machine's CLOSE."""
+
+    async def end(process: Process) -> None:
+        process.exit(0)
+
+    server.program = end
+    with socket.create_connection(("127.0.0.1", server.port)) as machine:
+        client = Client(machine)
+        client.exchange_keys("ssh-ed25519")
+        client.log_in("root", KEY)
+        assert client.execute("agent", os.memfd_create("input")).exit_status == 0
+        channel = client._transport.channel
+        assert channel is not None
+        assert client._transport.unlinked.wait(20)
+        channel.eof_sent = False
+        channel.shutdown_write()
+        assert client.execute("agent", os.memfd_create("input")).exit_status == 0
+        client._transport.close()
 
 
 def test_connection_lost_while_running_is_named(

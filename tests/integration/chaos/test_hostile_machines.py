@@ -43,7 +43,7 @@ CAUSES = {
     "a folder of four billion files": r"agent-exited",  # SFTP is not used
     "output without end": r"malformed-answer: the program wrote more than 64 KiB",
     "complaints without end": r"ssh-misbehaved: .* processor time|ssh-timed-out: hashing",
-    "more output than there is room for": r"ssh-misbehaved|malformed-answer",
+    "more output than there is room for": r"ssh-misbehaved|malformed-answer|ssh-timed-out: uploading",
     "no answer": r"ssh-timed-out: hashing",
 }
 """The end of the work on each machine: the cause, or what became of it."""

@@ -16,10 +16,10 @@ import select
 import struct
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import paramiko
-from paramiko.common import MSG_EXT_INFO
+from paramiko.common import MSG_CHANNEL_CLOSE, MSG_CHANNEL_OPEN, MSG_EXT_INFO
 from paramiko.kex_curve25519 import KexCurve25519
 from paramiko.packet import Packetizer
 
@@ -67,6 +67,7 @@ class Client:
         self._transport = _Transport(sock, packetizer_class=_Packetizer)
         self._packetizer: _Packetizer = self._transport.packetizer  # type: ignore[assignment]  # we gave the class
         self._transport.banner_timeout = self._transport.auth_timeout = _NEVER
+        self._feeder: threading.Thread | None = None
 
     def exchange_keys(self, kind: str) -> str:
         """Exchange keys, and return the machine's host key; of *kind*, such as ``ssh-ed25519``, if it has one."""
@@ -101,7 +102,8 @@ class Client:
         try:
             channel = self._open_channel()
             channel.exec_command(command)
-            threading.Thread(target=_feed, args=(channel, stdin), daemon=True).start()
+            self._feeder = threading.Thread(target=_feed, args=(channel, stdin), daemon=True)
+            self._feeder.start()
             result = self._read(channel)
         except (RequestFailed, MemoryError):
             raise
@@ -115,8 +117,9 @@ class Client:
     def _open_channel(self) -> paramiko.Channel:
         """Open a channel when the last one is closed: a machine may allow one at a time."""
         last = self._transport.channel
-        if last is not None:
+        if last is not None and self._feeder is not None:
             last.close()
+            self._feeder.join(_CLOSING_SECONDS)  # the next channel may get the same number
             self._transport.unlinked.wait(_CLOSING_SECONDS)
         clock = SystemClock()
         ends = clock.monotonic() + _CLOSING_SECONDS
@@ -174,16 +177,26 @@ class Client:
         return not self._transport.is_active()
 
 
+def _handle_close(channel: paramiko.Channel, message: paramiko.Message) -> None:
+    channel.eof_received = True  # a server need not say so before
+    channel._handle_close(message)  # type: ignore[attr-defined]  # noqa: SLF001 - as paramiko does
+
+
 class _Transport(paramiko.Transport):
     """Offers one key exchange, and tells when it has ended and when a channel is closed at both ends."""
 
     _kex_info: dict[str, Any] = dict.fromkeys(KEY_EXCHANGES, KexCurve25519)
     _preferred_kex = KEY_EXCHANGES
+    _channel_handler_table: ClassVar[dict[int, Any]] = {
+        **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]  # noqa: SLF001 - nothing public
+        MSG_CHANNEL_CLOSE: _handle_close,
+    }
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self.channel: paramiko.Channel | None = None
         self.unlinked = threading.Event()
         self.ended = threading.Event()
+        self._closed = b""
         super().__init__(*arguments, **named)
 
     def run(self) -> None:
@@ -194,6 +207,18 @@ class _Transport(paramiko.Transport):
             if self.channel is not None:
                 self.channel.event.set()
             SystemClock().sleep(_POLL_SECONDS)
+
+    def _send_message(self, data: paramiko.Message) -> None:
+        """Send nothing more to a closed channel: a thread may have held it back, and sshd then ends the connection."""
+        kind, channel = data.asbytes()[0], data.asbytes()[1:5]
+        if kind == MSG_CHANNEL_OPEN:
+            self._closed = b""
+        elif kind in self._channel_handler_table:
+            if channel == self._closed:
+                return
+            if kind == MSG_CHANNEL_CLOSE:
+                self._closed = channel
+        super()._send_message(data)  # type: ignore[misc]  # not in the stubs
 
     def _unlink_channel(self, chanid: int) -> None:
         super()._unlink_channel(chanid)  # type: ignore[misc]  # not in the stubs
