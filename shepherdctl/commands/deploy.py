@@ -57,7 +57,7 @@ def deploy(
 
     FILE is the settings document; its table "deployment" has the answers. If it
     does not exist, the command asks, and writes it. It holds no secret, and
-    belongs into version control. The command makes what is
+    belongs in version control. The command makes what is
     missing (bucket, secrets, SSH key, documents), builds and uploads the code,
     creates or updates the stack, and waits until the loops have run. Lists all
     changes and asks first. May be repeated at any time, also after an

@@ -72,7 +72,7 @@ def rotate(
     output: Output = Form.TABLE,
 ) -> None:
     """
-    Replace Shepherd's SSH key by a new one.
+    Replace Shepherd's SSH key with a new one.
 
     Without --kms-key, the new key is encrypted with the same KMS key as the
     present one. Functions use the new key within five minutes. Machines may have

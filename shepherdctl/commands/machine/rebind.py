@@ -19,7 +19,7 @@ from shepherdctl.output.printing import Form, Output
 
 def rebind(
     machine: MachineArgument,
-    provider_id: Annotated[str, typer.Argument(help="Its new id, as the provider lists it.", show_default=False)],
+    provider_id: Annotated[str, typer.Argument(metavar="NEW_ID", help="As the provider lists it.", show_default=False)],
     *,
     dry_run: DryRun = False,
     yes: Yes = False,
