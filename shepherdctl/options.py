@@ -17,7 +17,7 @@ PROVIDERS = names()
 SYSTEM_OWNERS = ("provisioner", "release")
 """Owners of pauses that end by themselves: of machines that were set aside or are being released."""
 MACHINE_NAME = "its id or provider id, the beginning of one, or its address, in any case"
-"""What a machine may be called."""
+"""The form of a name of a machine."""
 REASON_TO_WRITE = "…"
 """Stands in commands that are shown, for the reason that an operator has to write."""
 

@@ -29,7 +29,7 @@ class Severity(StrEnum):
 
 
 class ConditionName(StrEnum):
-    """What can be wrong; the value is what people and programs read."""
+    """The conditions; people and programs read the value."""
 
     severity: Severity
     alarms: tuple[str, ...]

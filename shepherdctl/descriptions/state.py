@@ -32,7 +32,7 @@ STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """What a description needs besides the machine itself."""
+    """The facts that a description needs besides the machine."""
 
     now: datetime
     """At the database."""

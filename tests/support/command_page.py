@@ -20,14 +20,14 @@ _SHARED = 3
 _TIMES = re.compile(r"\d{4}-\d\d-\d\d([T ])\d\d:\d\d:\d\d(?:\.\d+)?(Z|\+00:00)?")
 _HEAD = """# The command line
 
-`make cli-page` writes this page from the code and from what the commands print; a test fails when it is out of date. The
-words are those of the [glossary](glossary.md). The [how-to](how-to/README.md) pages begin with a symptom or a wish.
+`make cli-page` writes this page from the code and from what the commands print; a test fails when it is out of date.
+The words are those of the [glossary](glossary.md). The [how-to](how-to/README.md) pages begin with a symptom or a wish.
 
 ## For programs
 
-With `-o json`, a command prints one document on standard output: an object that begins with its `version` and has each list
-under the name of its things, such as `machines`. Within a version, fields are only added. A field means the same in all
-documents: see [the fields](#the-fields). Here, documents are on few lines, and have the first entry of each list.
+With `-o json`, a command prints one document on standard output: an object that begins with its `version` and has each
+list under the name of its things, such as `machines`. Within a version, fields are only added. A field means the same
+in all documents: see [the fields](#the-fields). Here, documents are on few lines, with the first entry of each list.
 
 Exit status: 0 success, 1 failure, 2 wrong usage, 3 something is left to do or to look at (`status`, `reconcile`,
 `machine retire`, `machine wait`).

@@ -34,7 +34,7 @@ _ALARM = ("provider",)
 
 class Metric(StrEnum):
     """
-    What an invocation counts; the value is the name in its log line and in the result of a function.
+    A count of an invocation; the value is its name in the log line and in the result of a function.
 
     CloudWatch gets those that an alarm evaluates, while they are not 0. The others
     are only in the log, because CloudWatch charges for each metric.
@@ -43,7 +43,7 @@ class Metric(StrEnum):
     unit: str
     """As CloudWatch spells it."""
     dimensions: tuple[str, ...]
-    """What it is counted by in CloudWatch; none: it is only in the log."""
+    """Its dimensions in CloudWatch; none: it is only in the log."""
 
     def __new__(cls, name: str, dimensions: tuple[str, ...] = (), unit: str = "Count") -> Self:
         """Return a metric with these fields."""

@@ -44,7 +44,7 @@ class Limits:
     interval_seconds: int
     """The seconds between two heartbeats, as agents are told; 0: they are told nothing."""
     path_prefix: str | None = None
-    """What paths must begin with; None: anything."""
+    """The beginning that paths must have; None: any."""
     body_bytes: int = 65_536
     """The largest body. A report of a server with hundreds of devices has a quarter of that."""
     cached_keys: int = 100_000

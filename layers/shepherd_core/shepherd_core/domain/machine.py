@@ -127,7 +127,7 @@ class Machine:
     host_key: str | None = None
     """Its SSH host key, ``ssh-ed25519 AAAA...``, if the provider knows it: pinned before the first contact."""
     hardware: str | None = None
-    """What names the hardware whatever its id and address are, such as its BMC, if the provider knows it."""
+    """A name of the hardware that outlasts its id and address, such as its BMC, if the provider knows one."""
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Those that people gave it at the provider."""
 

@@ -129,7 +129,7 @@ class Step:
 
 
 class AgentState(StrEnum):
-    """What a machine says about its agent."""
+    """A machine's answer about its agent."""
 
     RUNS = "runs"
     INSTALLS = "installs"
@@ -146,11 +146,11 @@ class HistoryLine:
     at: datetime
     step: str | None = None
     kind: FailureKind | None = None
-    """What failed."""
+    """The failure."""
     fault: Fault | None = None
     """Who is to blame for that."""
     seen: AgentState | None = None
-    """What a look saw; None: it saw nothing, or this is no look."""
+    """The finding of a look; None: it found nothing, or this is no look."""
     others_taken: bool = False
     """The provider took steps on other machines within the hour before this failure, and within the hour after it."""
     session_id: UUID | None = None
@@ -164,7 +164,7 @@ class PastAttempt:
     step: str
     at: datetime
     failed: FailureKind | None = None
-    """What failed; None: nothing, or its outcome is unknown."""
+    """The failure; None: nothing failed, or the outcome is unknown."""
     concluded: bool = False
     """Its end is on record. If not, the Recoverer was killed or failed, perhaps after the step was taken."""
     counts: bool = True
@@ -180,7 +180,7 @@ class LookTarget:
     host_key: str
     """The pinned one."""
     before: Counter[AgentState | None]
-    """What looks saw in the last day, and how often, after which the machine was left alone."""
+    """The findings of the last day after which the machine was left alone, and how often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ class NextStep:
     concludes: bool = False
     """The step was started earlier and may have been taken. It is not repeated; only wait for the machine."""
     summary: str = ""
-    """What was tried before, for quarantine; human-readable."""
+    """The attempts before quarantine; human-readable."""
     healthy_until: datetime | None = None
     """Until when the machine was healthy, if its policy starts over with this step."""
     look: LookTarget | None = None
@@ -205,9 +205,9 @@ class NextStep:
     failed: bool = False
     """Its provider reports the machine as failed for good, and is asked again just before the step."""
     looked: str | None = None
-    """What came of the look, human-readable."""
+    """The outcome of the look, human-readable."""
     seen: AgentState | None = None
-    """What the look saw; None: it saw nothing, or there was none."""
+    """The finding of the look; None: it found nothing, or there was none."""
     look_error: Exception | None = None
     """Why the look saw nothing."""
     bad_agent: BadAgent | None = None

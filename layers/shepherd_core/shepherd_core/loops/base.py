@@ -135,7 +135,7 @@ class Loop(ABC, Generic[F]):
         """
         Get what all machines need. Called once per invocation, and only if there is a machine to work on.
 
-        What it raises fails the invocation and does not count against any machine.
+        An error fails the invocation and counts against no machine.
         """
 
     def decide(self, session: Session, works: Sequence[Work]) -> Mapping[Work, object]:  # noqa: ARG002 - as in admit

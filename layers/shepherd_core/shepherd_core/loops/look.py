@@ -27,7 +27,7 @@ TEXTS = {
     AgentState.ENDED: "it answers over SSH and its agent has ended",
     AgentState.INSTALLS: "it answers over SSH and an installation goes on",
 }
-"""What people are told that a look saw."""
+"""The words for each finding of a look."""
 
 _MOST = {AgentState.ENDED: 3, AgentState.INSTALLS: 24}
 """

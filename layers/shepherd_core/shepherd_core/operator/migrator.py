@@ -49,7 +49,7 @@ class Memory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What a deployment has besides its schema."""
+    """The parts of a deployment besides its schema."""
 
     check: Callable[[], None]
     """Checks the settings. Raises ConfigError with every fault, or SourceError."""

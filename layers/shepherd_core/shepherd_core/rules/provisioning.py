@@ -69,7 +69,7 @@ class ProvisioningPlan:
     """Unknown machines to take into the BMDB, as far as the limit allows."""
     create: tuple[Creation, ...] = ()
     spare: tuple[Creation, ...] = ()
-    """What to create instead, in this order, if the provider forbids creations on capacity of ``create``."""
+    """The creations to try instead, in this order, if the provider forbids those on capacity of ``create``."""
     managed: int = 0
     """Machines that count towards the limit before this plan creates any: those of the BMDB, and all others in use."""
     waiting: int = 0

@@ -50,7 +50,7 @@ class CapacitySettings(Settings):
 
 
 class DeploymentSettings(Settings):
-    """What the deployment says of itself, in environment variables alone. The cross-setting rules read it."""
+    """The facts of the deployment, in environment variables alone. The cross-setting rules read them."""
 
     loop_minutes: Annotated[str, AfterValidator(_minutes)] = Field(
         ",".join("1" for _ in LOOPS),
@@ -85,7 +85,7 @@ class DeploymentSettings(Settings):
 
 
 class OperatorSettings(Settings):
-    """What operators' commands read, in environment variables alone. No function reads it, or is permitted to."""
+    """The settings of operators' commands, in environment variables alone. No function may read them."""
 
     installation_key_source: str = Field(
         "ssm:/shepherd/installation-key",

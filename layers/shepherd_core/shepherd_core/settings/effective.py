@@ -94,7 +94,7 @@ def effective(document: Document | None, deployment: Mapping[str, str] | None = 
         if other not in types:
             found += [fault for fault in _read(other, document, other.model_fields, {})[1] if fault not in found]
     plain = {key: each.value for key, each in values.items()}
-    # What the provider can do with at least some machines; everything, if it is unknown.
+    # The capabilities of the provider for at least some machines; all, if it is unknown.
     capabilities = spec.always.union(spec.sometimes) if spec else frozenset(Capability)
     return Effective(spec.name if spec else None, values, found + check(plain, capabilities))
 

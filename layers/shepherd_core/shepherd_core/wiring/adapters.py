@@ -37,7 +37,7 @@ CLOCK = SystemClock()
 
 LIMITS = TimeLimits()
 MIGRATION_LIMITS = TimeLimits(statement=240, lock=LOCK_SECONDS)
-"""What the Migrator has, apart from half a minute for its answer: a statement of its must not outlive it."""
+"""The Migrator's time without the half minute for its answer: no statement of its may outlive it."""
 
 
 @cache

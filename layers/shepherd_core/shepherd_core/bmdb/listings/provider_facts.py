@@ -42,9 +42,9 @@ class ProviderFacts:
     status: ProviderStatus | None
     """None: the provider has not been asked yet."""
     failure: str | None
-    """What it says of a failure for good."""
+    """Its words about a failure for good."""
     hardware: str | None
-    """What names the hardware."""
+    """The name of the hardware, such as its BMC."""
     labels: dict[str, str]
     """Those that people gave it there."""
 

@@ -1,4 +1,4 @@
--- What the Updater reads and writes: the facts that providers list about their machines. It writes only while the
+-- The Updater's reading and writing: the facts that providers list about their machines. It writes only while the
 -- provider's row in provider_listings names its session. An Updater that takes the row over reads the machines after it
 -- did, so that an older listing never overwrites a newer one.
 

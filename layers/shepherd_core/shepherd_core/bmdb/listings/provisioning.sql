@@ -1,4 +1,4 @@
--- What the Provisioner reads and writes. It writes only while it holds the provider's lock and its session is alive.
+-- The Provisioner's reading and writing. It writes only while it holds the provider's lock and its session is alive.
 -- The session is checked after the lock was obtained, because waiting for the lock may take a while.
 
 -- name: take_lock

@@ -12,7 +12,7 @@ WITH machine AS (
     LEFT JOIN machine_operator_labels o ON o.machine_id = p.machine_id
     WHERE p.machine_id = :machine_id
 ),
--- What another operator has just written stays.
+-- The labels that another operator has just written stay.
 labels_written AS (
     INSERT INTO machine_operator_labels AS o (machine_id, labels)
     SELECT machine_id, labels FROM machine WHERE labels <> before

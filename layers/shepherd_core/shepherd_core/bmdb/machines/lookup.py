@@ -75,7 +75,7 @@ class MachineBackoff:
     process: str
     until: datetime
     kind: FailureKind | None
-    """What failed; None: nothing did."""
+    """The failure; None: nothing failed."""
     cause: str
     last_interval_seconds: int | None
     deaths: int

@@ -16,7 +16,7 @@ ORDER BY NOT x.exact, p.provider_id, m.machine_id
 LIMIT :limit;
 
 -- name: provider_ids
--- What the provider calls some machines.
+-- The provider's ids of some machines.
 SELECT machine_id, provider_id FROM machine_provided WHERE machine_id = ANY(:machine_ids::uuid[]);
 
 -- name: show_machine

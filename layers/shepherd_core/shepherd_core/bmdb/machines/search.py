@@ -32,7 +32,7 @@ MOST_IDS = _EXAMINED
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
     """
-    What machines are searched for: those that match all filters; a filter that is empty or None matches all machines.
+    The filters of a search: a machine must match all; a filter that is empty or None matches all machines.
 
     Of several values of one filter but ``labels``, any matches. Ages are in seconds.
     """

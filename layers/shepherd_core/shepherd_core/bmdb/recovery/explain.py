@@ -45,7 +45,7 @@ class Verdict:
     next_at: datetime | None
     """When the machine will be claimed if nothing else happens; None: unknown."""
     kind: FailureKind | None
-    """What failed, if that is the reason."""
+    """The failure, if it is the reason."""
 
     @property
     def eligible(self) -> bool:

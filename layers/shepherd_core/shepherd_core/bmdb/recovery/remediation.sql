@@ -100,7 +100,7 @@ work_in_hand AS (
     )
     JOIN locked_session s ON true
     JOIN work w ON w.machine_id = g.machine_id AND w.process = 'ShepherdRecovery' AND w.session_id = s.session_id
-    -- What this session has recorded since it began the work.
+    -- The records of this session since it began the work.
     CROSS JOIN LATERAL (
         SELECT
             count(*) FILTER (WHERE event = 'Looked') AS looks,

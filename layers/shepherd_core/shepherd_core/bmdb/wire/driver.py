@@ -32,7 +32,7 @@ Driver: TypeAlias = pg8000.native.Connection
 Prepared: TypeAlias = pg8000.native.PreparedStatement
 
 FAULTS = (InterfaceError, DatabaseError, OSError)
-"""What the driver raises."""
+"""The errors of the driver."""
 
 _CONFLICTS = {"40001", "40P01", "55P03"}  # serialization failure, deadlock, lock not available in time
 _TIMESTAMPTZ, _NUMERIC, _UUID = 1184, 1700, 2950  # the numbers of the types in every PostgreSQL
@@ -43,7 +43,7 @@ POOLED = (
     "the pooler in front of the BMDB gives each transaction another connection to the server (transaction pooling): "
     "let it keep one for each client (session pooling), or use the database's own address"
 )
-"""What an operator is told of a pooler that Shepherd cannot use."""
+"""The message about a pooler that Shepherd cannot use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

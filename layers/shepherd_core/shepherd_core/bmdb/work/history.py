@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @record
 class HistoryEvent:
-    """What was done to a machine, or how it ended."""
+    """One action on a machine, or its end."""
 
     timestamp: datetime
     process: str

@@ -1,4 +1,4 @@
--- What is under way: sessions and what they hold, creations, penalties and releases. For operators.
+-- The work under way: sessions with their machines, creations, penalties and releases. For operators.
 
 -- name: open_sessions
 -- All sessions, those alive first, with the number of machines that they hold and the ids of at most ten of them. :limit

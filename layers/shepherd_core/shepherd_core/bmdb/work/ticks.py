@@ -62,7 +62,7 @@ class TickEnd:
 
 @record
 class Tick:
-    """What an invocation did."""
+    """The record of one invocation."""
 
     loop: str
     provider: str
@@ -88,7 +88,7 @@ def last_ticks(connection: Connection, each: int = 1) -> list[Tick]:
 
 @record
 class TickTotals:
-    """What the ticks of a loop counted in one half hour of the last day."""
+    """The counts of a loop's ticks in one half hour of the last day."""
 
     loop: str
     half_hour: int

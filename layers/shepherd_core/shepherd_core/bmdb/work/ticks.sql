@@ -32,7 +32,7 @@ CROSS JOIN LATERAL (
 ORDER BY t.provider, t.loop, t.began_at DESC;
 
 -- name: tick_totals
--- What the ticks of the last day counted, by loop and half hour, the half hours numbered from 0 (the oldest) to 47.
+-- The counts of the ticks of the last day, by loop and half hour, the half hours numbered from 0 (the oldest) to 47.
 SELECT
     loop,
     least(47, floor(extract(epoch FROM began_at - (statement_timestamp() - interval '1 day')) / 1800))::integer AS half_hour,

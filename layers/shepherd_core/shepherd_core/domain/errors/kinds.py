@@ -7,7 +7,7 @@ from enum import StrEnum
 
 class FailureKind(StrEnum):
     """
-    What failed. Each class of error that is raised names its kind, which stays the same when the class is renamed.
+    The kind of a failure. Each class of error that is raised names its kind, which survives a renaming of the class.
 
     The domain ``failure_kind`` of the BMDB lists the same names.
     """

@@ -56,7 +56,7 @@ def read_mark(fleet: str, text: str) -> tuple[str, UUID] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a server in an answer says of itself, besides id and status."""
+    """The facts of a server in an answer, besides id and status."""
 
     marks: Iterable[str | None]
     """Texts, one of which is its mark if it is ours."""
@@ -106,7 +106,7 @@ class HostingProvider(Provider):
     capabilities = frozenset({Capability.CREATE, Capability.REBOOT, Capability.REINSTALL, Capability.RELEASE})
 
     statuses: ClassVar[Mapping[str, ProviderStatus]]
-    """What each status means; missing: it was given back."""
+    """The meaning of each status; missing: it was given back."""
     server: ClassVar[type[HostedServer]]
     place: ClassVar[str] = ""
     """Where an answer holds one server, as ``at`` finds it."""

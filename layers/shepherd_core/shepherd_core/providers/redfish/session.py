@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shepherd_core.providers.redfish.transport import BmcAccess
 
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What an answer may raise that is not what sushy expects: it parses answers without validating them."""
+"""The errors of sushy at an unexpected answer: it parses answers without validating them."""
 CLOSING_SECONDS = 2.0
 """The time reserved for closing a session, at most a quarter of the time that is left."""
 

@@ -19,7 +19,7 @@ from shepherd_core.settings.providers.spec import ProviderSpec
 
 GROUP = "shepherd.providers"
 NAME = re.compile(r"[a-z][a-z0-9]{0,31}")
-"""What a provider may be called."""
+"""The form of a provider's name."""
 
 BUILT_IN = (
     "cherryservers",

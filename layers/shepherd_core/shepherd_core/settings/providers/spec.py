@@ -28,9 +28,9 @@ class ProviderSpec:
     given: frozenset[str] = frozenset()
     """The settings without a default that a deployment gives to the functions that need them, and to no other."""
     always: frozenset[Capability]
-    """What it can do."""
+    """Its capabilities."""
     sometimes: Mapping[Capability, str] = field(default_factory=dict)
-    """What it can do with some settings or machines, and with which."""
+    """Capabilities that depend on settings or machines, with the condition."""
 
     def __post_init__(self) -> None:
         """Refuse settings that the document has no place for."""

@@ -1,4 +1,4 @@
--- What each function may do in the database: what its statements need, and nothing else.
+-- The rights of each function in the database: those that its statements need, and no others.
 --
 -- tests/integration/bmdb/schema/test_roles.py compares the two in both directions. A statement that touches a new table,
 -- or updates another column, needs a line or a word here; where nothing needs a grant any more, it must go. Every run of
