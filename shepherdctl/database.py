@@ -36,14 +36,16 @@ def explain_schema_mismatch(settings: BmdbSettings | None = None) -> Iterator[No
 
 
 @contextmanager
-def bmdb(settings: BmdbSettings | None = None, *, limits: TimeLimits = adapters.LIMITS) -> Iterator[Connection]:
+def bmdb(
+    settings: BmdbSettings | None = None, *, role: str | None = None, limits: TimeLimits = adapters.LIMITS
+) -> Iterator[Connection]:
     """
-    Connect to the BMDB: as an operator, by the environment; or by *settings*, which may be a function's.
+    Connect to the BMDB with *role*, else as a reader, by the environment; or by *settings*, which may be a function's.
 
     Raises:
         ConfigError: the settings are wrong.
         SchemaMismatch: as ``explain_schema_mismatch``.
         BmdbError: as ``Connection``.
     """
-    with closing(adapters.bmdb(settings, limits=limits)) as connection, explain_schema_mismatch(settings):
+    with closing(adapters.bmdb(settings, role=role, limits=limits)) as connection, explain_schema_mismatch(settings):
         yield connection

@@ -59,6 +59,7 @@ from shepherdctl.commands.settings import set as setting
 from shepherdctl.commands.settings import show as settings
 from shepherdctl.interrupts import graceful_exit
 from shepherdctl.output.printing import OneOf, print_error
+from shepherdctl.people import Person
 
 
 class _Commands(TyperGroup):
@@ -97,7 +98,13 @@ class _MachineCommands(TyperGroup):
 
 
 class _Command(TyperCommand):
-    """A command that refuses a second value for an option that takes one: the first would be dropped silently."""
+    """
+    A command of a kind of person, which refuses a second value for an option that takes one.
+
+    The first would be dropped silently.
+    """
+
+    person: Person
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse *args*, and refuse those that name an option twice."""
@@ -109,12 +116,15 @@ class _Command(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-def _add(group: typer.Typer, name: str, command: Callable[..., None], *, hidden: bool = False) -> None:
+_COMMANDS = {person: type(f"_Command{person.name}", (_Command,), {"person": person}) for person in Person}
+
+
+def _add(group: typer.Typer, person: Person, name: str, command: Callable[..., None], *, hidden: bool = False) -> None:
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
         for info in getattr(parameter.annotation, "__metadata__", ()):
             if isinstance(parser := getattr(info, "parser", None), OneOf):
                 info.autocompletion = _completion(parser.names)
-    group.command(name, cls=_Command, hidden=hidden)(command)
+    group.command(name, cls=_COMMANDS[person], hidden=hidden)(command)
 
 
 def _completion(names: tuple[str, ...]) -> Callable[[], list[str]]:
@@ -130,6 +140,8 @@ def _print_version(requested: bool) -> None:
         typer.echo(f"shepherdctl {version('shepherd')}, BMDB schema version {migrations()[-1].version}")
         raise typer.Exit
 
+
+ANYBODY, READER, OPERATOR, ADMINISTRATOR = Person
 
 app = typer.Typer(
     cls=_Commands,
@@ -168,69 +180,69 @@ def _root(
 
 
 db_group = _group("Migrate the schema of the BMDB, and show its version.")
-_add(db_group, "migrate", db.migrate)
-_add(db_group, "status", db.status)
+_add(db_group, ADMINISTRATOR, "migrate", db.migrate)
+_add(db_group, ADMINISTRATOR, "status", db.status)
 app.add_typer(db_group, name="db")
 
 settings_group = _group("Write, check, show and change the settings of the functions, and lists of machines.")
-_add(settings_group, "init", init.init)
-_add(settings_group, "check", check.check)
-_add(settings_group, "show", settings.show)
-_add(settings_group, "set", setting.set_value)
-_add(settings_group, "import-machines", import_machines.import_machines)
+_add(settings_group, ANYBODY, "init", init.init)
+_add(settings_group, ANYBODY, "check", check.check)
+_add(settings_group, READER, "show", settings.show)
+_add(settings_group, ADMINISTRATOR, "set", setting.set_value)
+_add(settings_group, ANYBODY, "import-machines", import_machines.import_machines)
 app.add_typer(settings_group, name="settings")
 
 machine_group = _group("Show machines, and act on them.", _MachineCommands)
-_add(machine_group, "list", listing.list_machines)
-_add(machine_group, "show", show.show)
-_add(machine_group, "why", why.why)
-_add(machine_group, "wait", wait.wait)
-_add(machine_group, "retry", retry.retry)
-_add(machine_group, "reboot", reboot.reboot)
-_add(machine_group, "power-cycle", reboot.power_cycle)
-_add(machine_group, "unquarantine", unquarantine.unquarantine)
-_add(machine_group, "install", install.install)
-_add(machine_group, "label", label.label)
-_add(machine_group, "pin-host-key", host_key.pin_host_key)
-_add(machine_group, "forget-host-key", host_key.forget_host_key)
-_add(machine_group, "adopt", adopt.adopt)
-_add(machine_group, "rebind", rebind.rebind)
-_add(machine_group, "forget", forget.forget)
-_add(machine_group, "release", release.release)
-_add(machine_group, "retire", retire.retire)
+_add(machine_group, READER, "list", listing.list_machines)
+_add(machine_group, READER, "show", show.show)
+_add(machine_group, READER, "why", why.why)
+_add(machine_group, READER, "wait", wait.wait)
+_add(machine_group, OPERATOR, "retry", retry.retry)
+_add(machine_group, OPERATOR, "reboot", reboot.reboot)
+_add(machine_group, OPERATOR, "power-cycle", reboot.power_cycle)
+_add(machine_group, OPERATOR, "unquarantine", unquarantine.unquarantine)
+_add(machine_group, OPERATOR, "install", install.install)
+_add(machine_group, OPERATOR, "label", label.label)
+_add(machine_group, OPERATOR, "pin-host-key", host_key.pin_host_key)
+_add(machine_group, OPERATOR, "forget-host-key", host_key.forget_host_key)
+_add(machine_group, OPERATOR, "adopt", adopt.adopt)
+_add(machine_group, OPERATOR, "rebind", rebind.rebind)
+_add(machine_group, OPERATOR, "forget", forget.forget)
+_add(machine_group, OPERATOR, "release", release.release)
+_add(machine_group, OPERATOR, "retire", retire.retire)
 # Where people look for them.
-_add(machine_group, "describe", show.show, hidden=True)
-_add(machine_group, "history", history.history, hidden=True)
-_add(machine_group, "logs", logs.logs, hidden=True)
-_add(machine_group, "pause", pause.pause, hidden=True)
+_add(machine_group, READER, "describe", show.show, hidden=True)
+_add(machine_group, READER, "history", history.history, hidden=True)
+_add(machine_group, READER, "logs", logs.logs, hidden=True)
+_add(machine_group, OPERATOR, "pause", pause.pause, hidden=True)
 app.add_typer(machine_group, name="machine")
 
 ssh_key_group = _group("Create, show and replace Shepherd's SSH key.")
-_add(ssh_key_group, "create", ssh_key.create)
-_add(ssh_key_group, "show", ssh_key.show)
-_add(ssh_key_group, "rotate", ssh_key.rotate)
-_add(ssh_key_group, "retire", ssh_key.retire)
+_add(ssh_key_group, ADMINISTRATOR, "create", ssh_key.create)
+_add(ssh_key_group, READER, "show", ssh_key.show)
+_add(ssh_key_group, ADMINISTRATOR, "rotate", ssh_key.rotate)
+_add(ssh_key_group, ADMINISTRATOR, "retire", ssh_key.retire)
 app.add_typer(ssh_key_group, name="ssh-key")
 
 provider_group = _group("Write a provider of your own.")
-_add(provider_group, "new", provider.new)
+_add(provider_group, ANYBODY, "new", provider.new)
 app.add_typer(provider_group, name="provider")
 
-_add(app, "deploy", deploy.deploy)
-_add(app, "destroy", destroy.destroy)
-_add(app, "status", status.status)
-_add(app, "causes", causes.causes)
-_add(app, "reconcile", reconcile.reconcile)
-_add(app, "inventory", inventory.inventory)
-_add(app, "history", history.history)
-_add(app, "logs", logs.logs)
-_add(app, "pause", pause.pause)
-_add(app, "pauses", pause.pauses)
-_add(app, "resume", pause.resume)
-_add(app, "run", run.run)
-_add(app, "console", console.console)
-_add(app, "demo", demo.demo)
-_add(app, "simulate", simulate.simulate)
+_add(app, ADMINISTRATOR, "deploy", deploy.deploy)
+_add(app, ADMINISTRATOR, "destroy", destroy.destroy)
+_add(app, READER, "status", status.status)
+_add(app, READER, "causes", causes.causes)
+_add(app, OPERATOR, "reconcile", reconcile.reconcile)
+_add(app, READER, "inventory", inventory.inventory)
+_add(app, READER, "history", history.history)
+_add(app, READER, "logs", logs.logs)
+_add(app, OPERATOR, "pause", pause.pause)
+_add(app, READER, "pauses", pause.pauses)
+_add(app, OPERATOR, "resume", pause.resume)
+_add(app, ADMINISTRATOR, "run", run.run)
+_add(app, READER, "console", console.console)
+_add(app, ANYBODY, "demo", demo.demo)
+_add(app, ANYBODY, "simulate", simulate.simulate)
 
 
 def main() -> None:

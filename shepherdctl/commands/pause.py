@@ -9,6 +9,7 @@ from shepherd_core.bmdb.machines.pauses import resume as end_pause
 from shepherd_core.bmdb.machines.search import Search
 from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.settings.functions import OPERATOR
 
 from shepherdctl import actions
 from shepherdctl.completion import pause_ids
@@ -85,7 +86,7 @@ def pause(
         loop_of_machines(process)
         selection = selection.to_confirm(yes=yes or dry_run)
     owner = owner or current_user()
-    with bmdb() as connection:
+    with bmdb(role=OPERATOR) as connection:
         machines = [] if wide else selection.to_change(connection)
         if machines and not (yes or dry_run):
             selection.confirm(connection, machines)
@@ -188,7 +189,7 @@ def resume(
         message = "nothing to resume: give one PAUSE_ID, as shepherdctl pauses lists them, or filters, or --all."
         raise typer.BadParameter(message)
     owner = owner or current_user()
-    with bmdb() as connection:
+    with bmdb(role=OPERATOR) as connection:
         machines = selection.to_change(connection) if selection else []
         covered = {machine.machine_id for machine in machines}
         found = [one for one in pauses_in_force(connection) if not covered or one.machine_id in covered]

@@ -9,11 +9,11 @@ from typing import Any
 
 from shepherd_core.adapters import aws
 from shepherd_core.domain.errors import SourceMissing, SourceUnavailable
-from shepherd_core.settings.functions import ROLES
+from shepherd_core.settings.functions import SPECS
 
 from shepherdctl.output.readable_log import record_of
 
-FUNCTIONS = ROLES[:-1]
+FUNCTIONS = tuple(spec.role for spec in SPECS if not spec.owns_schema)
 """The functions that log something about machines."""
 
 

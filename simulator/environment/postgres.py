@@ -11,7 +11,7 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.schema.make_roles import RoleLogin, make
 from shepherd_core.bmdb.schema.migrate import migrate
 from shepherd_core.domain.clock import SystemClock
-from shepherd_core.settings.functions import ROLES
+from shepherd_core.settings.functions import READER, ROLES
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from simulator.temporary_folder import temporary_folder
@@ -76,7 +76,7 @@ class Postgres(Closeable):
         users = {role: self.settings(TEMPLATE).of_role(role).bmdb_user for role in ROLES}
         make(connection, {role: RoleLogin(user, self.password) for role, user in users.items()})
         connection.close()
-        self._run(f'GRANT pg_read_all_stats TO "{users["operator"]}"')  # as docs/deployment.md says
+        self._run(f'GRANT pg_read_all_stats TO "{users[READER]}"')  # as docs/deployment.md says
 
     @property
     def socket(self) -> Path:

@@ -45,6 +45,17 @@ _PLAIN = {"COLUMNS": "80", "TERM": "xterm", "FORCE_COLOR": None, "NO_COLOR": Non
 
 COMMAND = typer.main.get_command(app)
 """All commands. Typer would make them again for each call, which takes longer than most calls."""
+
+
+def every_command(group: Any = COMMAND, words: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    """Return every command by the words that call it."""
+    found: dict[tuple[str, ...], Any] = {}
+    for name, each in group.commands.items():
+        inner = hasattr(each, "commands")
+        found.update(every_command(each, (*words, name)) if inner else {(*words, name): each})
+    return found
+
+
 for module in (typer.main, typer.testing):
     vars(module).update(dict.fromkeys(("get_command", "_get_command"), lambda _: COMMAND))
 

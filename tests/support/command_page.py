@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from typer.core import TyperArgument, TyperGroup, TyperOption
+from typer.core import TyperArgument, TyperOption
 
 from shepherdctl.options import PROVIDERS
 from shepherdctl.output.json_fields import FIELDS
-from tests.support.command_line import COMMAND, CommandLine, without_styles
+from shepherdctl.people import Person
+from tests.support.command_line import CommandLine, every_command, without_styles
 
 _WIDTH = 118
 _SHARED = 3
@@ -29,6 +30,8 @@ With `-o json`, a command prints one document on standard output: an object that
 list under the name of its things, such as `machines`. Within a version, fields are only added. A field means the same
 in all documents: see [the fields](#the-fields). Here, documents are on few lines, with the first entry of each list.
 
+For whom a command is: [people](how-to/people.md) says what makes you a reader, an operator or an administrator.
+
 Exit status: 0 success, 1 failure, 2 wrong usage, 3 something is left to do or to look at (`status`, `reconcile`,
 `machine retire`, `machine wait`).
 
@@ -39,16 +42,7 @@ Exit status: 0 success, 1 failure, 2 wrong usage, 3 something is left to do or t
 
 def commands() -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield every command once, with its words."""
-
-    def below(group: TyperGroup, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-        for name, command in group.commands.items():
-            if isinstance(command, TyperGroup):
-                yield from below(command, *words, name)
-            elif not command.hidden:
-                yield (*words, name), command
-
-    assert isinstance(COMMAND, TyperGroup)
-    yield from below(COMMAND)
+    return ((words, command) for words, command in every_command().items() if not command.hidden)
 
 
 def page(
@@ -70,7 +64,8 @@ def page(
         own = [_option(option, name) for option in _options(command) if option.opts[0] not in shared]
         shown = _shown(special.get(words[0], usual), name, examples.get(name), folder)
         synopsis = _synopsis(name, command)
-        parts += [f"## {name}\n`{synopsis}`: {' '.join(about.split())}\n", *own, shown, "\n"]
+        whose = f" For {command.person}{'' if command.person is Person.ANYBODY else 's'}."
+        parts += [f"## {name}\n`{synopsis}`: {' '.join(about.split())}{whose}\n", *own, shown, "\n"]
     parts.append("## The fields\n\nA field without a value is `null`. Ids are texts, times ISO 8601 in UTC.\n\n")
     rows = (f"| `{name}` | {' | '.join(text.partition(': ')[::2])} |\n" for name, text in FIELDS.items())
     text = "".join([*parts, "| field | type | meaning |\n|---|---|---|\n", *rows])

@@ -9,6 +9,7 @@ from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.machines.lookup import ShownMachine
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.providers.kit import fields
+from shepherd_core.settings.functions import OPERATOR
 
 from shepherdctl.confirm import Yes, confirm, require_terminal
 from shepherdctl.database import bmdb
@@ -51,7 +52,7 @@ def pin_host_key(
     if host_key is None:
         message = "KEY is not an SSH host key: give a line such as ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI…"
         raise typer.BadParameter(message)
-    with bmdb() as connection:
+    with bmdb(role=OPERATOR) as connection:
         machine_id = lookup.find_machine(connection, machine)
         shown = lookup.show_machine(connection, machine_id)
         name = in_full(shown.provider_id, machine_id)
@@ -104,7 +105,7 @@ def forget_host_key(
       shepherdctl machine forget-host-key 3f2a
     """
     owner = owner or current_user()
-    with bmdb() as connection:
+    with bmdb(role=OPERATOR) as connection:
         machine_id = lookup.find_machine(connection, machine)
         shown = lookup.show_machine(connection, machine_id)
         host_key = shown.host_key

@@ -16,6 +16,7 @@ from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation, OSImageRef, OSInstallationRequest
 from shepherd_core.domain.states import State
+from shepherd_core.settings.functions import OPERATOR
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.wiring import adapters
 from shepherd_core.wiring.settings import load
@@ -139,7 +140,7 @@ def install(
         image_sha256=bytes.fromhex(sha256 or ""),
     )
     (settings,) = load(BmdbSettings)
-    with bmdb(settings) as connection:
+    with bmdb(settings, role=OPERATOR) as connection:
         found, observer = observe_machine(connection, machine)
         machine_id = found.machine_id
         seen = installation.load(connection, machine_id)

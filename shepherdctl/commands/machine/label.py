@@ -7,6 +7,7 @@ import typer
 from shepherd_core.bmdb.machines.labels import set_labels
 from shepherd_core.domain import labels
 from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.settings.functions import OPERATOR
 
 from shepherdctl.confirm import Yes
 from shepherdctl.database import bmdb
@@ -52,7 +53,7 @@ def label(
     added, removed = _parsed(words)
     selection = selection.to_confirm(yes=yes or dry_run)
     reason = " ".join((f"{owner or current_user()}:", *labels.written(added), *(f"{key}-" for key in removed)))
-    with bmdb() as connection:
+    with bmdb(role=OPERATOR) as connection:
         machines = selection.to_change(connection)
         if not (yes or dry_run):
             selection.confirm(connection, machines)

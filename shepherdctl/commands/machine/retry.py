@@ -3,6 +3,7 @@
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.wire import server
+from shepherd_core.settings.functions import OPERATOR
 
 from shepherdctl.confirm import Yes
 from shepherdctl.database import bmdb
@@ -48,7 +49,7 @@ def retry(
     selection = selection.to_confirm(machines, yes=yes or dry_run)
     only = loop_of_machines(process)
     owner = owner or current_user()
-    with bmdb() as connection:
+    with bmdb(role=OPERATOR) as connection:
         found = selection.to_change(connection)
         now = server.now(connection)
         if not (yes or dry_run):

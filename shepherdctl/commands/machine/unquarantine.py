@@ -7,6 +7,7 @@ from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.states import State
+from shepherd_core.settings.functions import OPERATOR
 
 from shepherdctl.confirm import Yes
 from shepherdctl.database import bmdb
@@ -45,7 +46,7 @@ def unquarantine(
     owner = owner or current_user()
     ended: list[dict[str, Any]] = []
     others: list[str] = []
-    with bmdb() as connection:
+    with bmdb(role=OPERATOR) as connection:
         found = selection.to_change(connection)
         now = server.now(connection)
         if not (yes or dry_run):

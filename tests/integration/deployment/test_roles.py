@@ -126,12 +126,12 @@ def test_the_migrators_roles_log_in_with_passwords_in_ssm(owner: Owner, caplog: 
     assert {each["Type"] for each in owner.ssm.describe_parameters()["Parameters"]} == {"SecureString"}
 
 
-def test_functions_and_operators_log_in_as_their_roles(owner: Owner) -> None:
+def test_functions_and_people_log_in_as_their_roles(owner: Owner) -> None:
     """By the type of its settings, so that none has to be told who it is."""
     owner.migrate()
     for settings, user in (
-        (None, "here-operator"),
-        (owner.settings.model_copy(), "here-operator"),
+        (None, "here-reader"),
+        (owner.settings.model_copy(), "here-reader"),
         (MigratorSettings(**owner.settings.model_dump()), "owner"),
     ):
         assert asked(adapters.bmdb(settings), "SELECT current_user") == [[user]]

@@ -19,7 +19,7 @@ from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors import ConfigError, SourceMissing
 from shepherd_core.settings.deployment import DeploymentSettings, OperatorSettings
-from shepherd_core.settings.functions import ROLES
+from shepherd_core.settings.functions import READER, ROLES
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.settings.functions.services import MigratorSettings
 from shepherd_core.wiring.settings import bucket_owner, load
@@ -113,14 +113,14 @@ def bmdb(
     Return a connection to the BMDB of *settings*, or of this process's own. It connects when it is first used.
 
     It logs in with *role*, else with the role of the function that *settings* are for,
-    else as an operator.
+    else as a reader.
 
     Raises:
         ConfigError: the settings are wrong.
     """
     settings = settings or load(BmdbSettings)[0]
     if settings.bmdb_roles is not None and not isinstance(settings, MigratorSettings):
-        own = "operator" if type(settings) is BmdbSettings else settings.table.replace("_", "-")
+        own = READER if type(settings) is BmdbSettings else settings.table.replace("_", "-")
         settings = settings.of_role(role or own)
     source = settings.bmdb_ca_source
     authorities = None if source is None else cache(partial(read, source))

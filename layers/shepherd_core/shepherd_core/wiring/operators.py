@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.schema.migrate import require
+from shepherd_core.settings.functions import OPERATOR
 from shepherd_core.settings.functions.loops import ProvisionerSettings, RecovererSettings
 from shepherd_core.wiring import adapters, pace, providers
 
@@ -25,7 +26,7 @@ def drift_repair() -> DriftRepair:
     from shepherd_core.operator.drift_repair import DriftRepair  # noqa: PLC0415 - only operators need it
 
     ours, provider = providers.load(ProvisionerSettings)
-    connection = adapters.bmdb(ours, role="operator")
+    connection = adapters.bmdb(ours, role=OPERATOR)
     require(connection)  # a comparison opens no session, which would check the schema
     return DriftRepair(provider, connection, adapters.CLOCK, ours.max_machines, pace.current.session_seconds)
 
@@ -45,7 +46,7 @@ def reboot(kind: StepKind) -> Reboot:
     from shepherd_core.rules.policy import step_of  # noqa: PLC0415
 
     ours, provider = providers.load(RecovererSettings)
-    connection = adapters.bmdb(ours, role="operator")
+    connection = adapters.bmdb(ours, role=OPERATOR)
     require(connection)
     return Reboot(
         provider=provider,

@@ -52,7 +52,7 @@ def _modules_of(package: str) -> dict[str, _Module]:
 
 def _meant(module: _Module, node: ast.AST) -> str | None:
     """Return the full name of what a name or ``module.name`` means, if it is defined in one of our modules."""
-    if isinstance(node, ast.Name):
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
         full = f"{module.name}.{node.id}" if node.id in module.definitions else module.imports.get(node.id, "")
     elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         full = f"{module.imports.get(node.value.id, '')}.{node.attr}"

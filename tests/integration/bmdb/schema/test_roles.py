@@ -7,21 +7,36 @@ import pg8000.native
 import pytest
 from pg8000.exceptions import DatabaseError
 from shepherd_core.bmdb.statements import statements
-from shepherd_core.settings.functions import LOOPS, ROLES
+from shepherd_core.settings.functions import LOOPS, OPERATOR, READER, ROLES
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 
+from shepherdctl.people import Person
 from tests.conftest import ManualClock
 from tests.integration.bmdb.schema.reachable import definitions, reachable
 from tests.support.bmdb.fleet import Fleet, administrator
+from tests.support.command_line import every_command
 
 _NOT_PERMITTED = "42501"
-_AS_OWNER = {"shepherdctl.commands.db.migrate", "shepherdctl.commands.db.status"}
 
-# What builds the function, or for operators every command but those that log in as the schema's owner.
+
+def commands_of(person: Person) -> list[str]:
+    """Return the full names of a person's commands."""
+    found = [each.callback.__wrapped__ for each in every_command().values() if each.person is person]
+    return sorted(f"{each.__module__}.{each.__qualname__}" for each in found)
+
+
+# What of shepherdctl only some commands run; the rest is everybody's.
+_OF_COMMANDS = ("shepherdctl.commands.", "shepherdctl.deployment.", "shepherdctl.actions.", "shepherdctl.selection.")
+
+# What builds the function, or for people their commands.
 ROOTS = {
     **{loop: [f"shepherd_core.wiring.loops._{loop}"] for loop in LOOPS},
     "agent-api": ["shepherd_core.wiring.agent_endpoint.build"],
-    "operator": sorted(definitions("shepherdctl") - _AS_OWNER),
+    READER: [
+        *sorted(each for each in definitions("shepherdctl") if not each.startswith(_OF_COMMANDS)),
+        *commands_of(Person.READER),
+    ],
+    OPERATOR: commands_of(Person.OPERATOR),
 }
 
 # What no function runs: the Migrator does.
@@ -115,7 +130,7 @@ def test_a_role_has_no_superfluous_grant(granted: pg8000.native.Connection, role
 
 
 def test_no_role_owns_or_makes_anything(granted: pg8000.native.Connection) -> None:
-    """Nor is one a member of another, whose rights it would have too; operators may see old transactions."""
+    """Nor is one a member of another, whose rights it would have too; readers may see old transactions."""
     powers = "r.rolsuper OR r.rolcreaterole OR r.rolcreatedb OR r.rolreplication OR r.rolbypassrls"
     mighty = f"""
     SELECT r.rolname FROM pg_roles r WHERE r.rolname = ANY(:users) AND (
@@ -130,11 +145,15 @@ def test_no_role_owns_or_makes_anything(granted: pg8000.native.Connection) -> No
     FROM pg_auth_members JOIN pg_roles m ON m.oid = member JOIN pg_roles g ON g.oid = roleid
     WHERE m.rolname = ANY(:users)
     """
-    assert granted.run(memberships, users=users) == [[user("operator"), "pg_read_all_stats"]]
+    assert granted.run(memberships, users=users) == [[user(READER), "pg_read_all_stats"]]
     for role in ROLES:
         granted.run("BEGIN")
         assert refused(granted, role, "CREATE TABLE mine (x int)") == "permission denied for schema public"
         granted.run("ROLLBACK")
+
+
+def test_a_reader_changes_nothing(granted: pg8000.native.Connection) -> None:
+    assert {privilege for _, privilege, _ in granted.run(GRANTED, user=user(READER))} == {"SELECT"}
 
 
 ATTACKS = {

@@ -69,5 +69,7 @@ PROCESS_OF_LOOP = {spec.name: spec.process for spec in SPECS if spec.process is 
 """The loops that work on single machines."""
 PAUSED_AS: dict[str, str] = {spec.name: spec.process or spec.name for spec in SPECS if spec.is_loop}
 """How a pause of a loop is stored."""
-ROLES = (*(spec.role for spec in SPECS if not spec.owns_schema), "operator")
-"""Those with a database user of their own if ``bmdb_roles`` is set: functions, and operators."""
+READER, OPERATOR = "reader", "operator"
+"""The roles of people: who may read everything, and who may act on machines."""
+ROLES = (*(spec.role for spec in SPECS if not spec.owns_schema), READER, OPERATOR)
+"""Those with a database user of their own if ``bmdb_roles`` is set: functions, and people."""

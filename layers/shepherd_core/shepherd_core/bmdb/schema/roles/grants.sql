@@ -1,4 +1,4 @@
--- The rights of each function in the database: those that its statements need, and no others.
+-- The rights of each function and each person in the database: those that their statements need, and no others.
 --
 -- tests/integration/bmdb/schema/test_roles.py compares the two in both directions. A statement that touches a new table,
 -- or updates another column, needs a line or a word here; where nothing needs a grant any more, it must go. Every run of
@@ -9,14 +9,14 @@
 -- A view reads with the rights of its owner, so who reads one needs none of its tables.
 
 REVOKE CREATE ON SCHEMA public FROM PUBLIC;
-GRANT USAGE ON SCHEMA public TO {provisioner}, {initializer}, {recoverer}, {updater}, {agent_api}, {operator};
+GRANT USAGE ON SCHEMA public TO {provisioner}, {initializer}, {recoverer}, {updater}, {agent_api}, {reader}, {operator};
 
 -- Several
 
-GRANT SELECT ON machine_eligibility, machine_need TO {initializer}, {recoverer}, {operator};
+GRANT SELECT ON machine_eligibility, machine_need TO {initializer}, {recoverer}, {reader}, {operator};
 GRANT SELECT ON machine_provided, machines TO {initializer}, {recoverer};
-GRANT SELECT ON pause_scopes TO {provisioner}, {initializer}, {recoverer}, {updater}, {operator};
-GRANT SELECT ON schema_migrations TO {provisioner}, {initializer}, {recoverer}, {updater}, {agent_api}, {operator};
+GRANT SELECT ON pause_scopes TO {provisioner}, {initializer}, {recoverer}, {updater}, {reader}, {operator};
+GRANT SELECT ON schema_migrations TO {provisioner}, {initializer}, {recoverer}, {updater}, {agent_api}, {reader}, {operator};
 GRANT SELECT, DELETE ON machine_agent_heartbeat TO {initializer}, {recoverer};
 GRANT SELECT, UPDATE (agent_signed_at), DELETE ON machine_agent_heartbeat TO {provisioner}, {operator}; -- lock
 GRANT SELECT, UPDATE (agent_started_at), DELETE ON machine_agent_started TO {provisioner}, {operator}; -- lock
@@ -76,10 +76,18 @@ GRANT SELECT, UPDATE (agent_started_at) ON machine_agent_started TO {agent_api};
 GRANT SELECT, INSERT, UPDATE (hardware_report_raw, reported_at, hardware_threads, memory_bytes, disks, disk_bytes) ON machine_hardware_report TO {agent_api};
 GRANT SELECT, INSERT, UPDATE (generation, os_installation_result, os_installation_report_raw, reported_at) ON machine_os_installation_report TO {agent_api};
 
+-- Readers (shepherdctl): nothing but SELECT
+
+GRANT SELECT ON capacity_penalties, machine_agent_heartbeat, machine_agent_started, machine_creation_intent, machine_grace,
+    machine_hardware_report, machine_host_key, machine_labels, machine_os_installation_report, machine_os_installation_request,
+    machine_pauses, machine_provided, machine_quarantine, machine_rebooted, machine_recoveries, machine_release, machine_states,
+    machine_tombstone, machines, provisioner_lock, recovery_budgets, sessions, ticks, work, work_backoff, work_history
+    TO {reader};
+
 -- Operators (shepherdctl)
 
 GRANT SELECT ON machine_hardware_report, machine_labels, machine_os_installation_report, machine_pauses, machine_recoveries,
-    machine_states, recovery_budgets TO {operator};
+    machine_states TO {operator};
 GRANT SELECT, DELETE ON capacity_penalties, machine_quarantine TO {operator};
 GRANT SELECT, INSERT ON machine_tombstone, machines, work_history TO {operator};
 GRANT SELECT, INSERT, DELETE ON machine_creation_intent TO {operator};
