@@ -3,12 +3,11 @@
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
 import pg8000.native
-from pg8000.core import IDLE
 from pg8000.exceptions import DatabaseError, InterfaceError
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.session import Session
@@ -21,6 +20,7 @@ from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from tests.conftest import ManualClock
 from tests.support import defaults
+from tests.support.bmdb import warm
 from tests.support.waiting import eventually
 
 PROVIDER = "static"
@@ -61,18 +61,11 @@ def administrator(settings: BmdbSettings) -> pg8000.native.Connection:
 
 
 class Backends:
-    """
-    Server processes of one database that tests use one after another.
-
-    A new one reads the catalog and plans every statement again, which takes
-    longer than most tests.
-    """
+    """The administrator's connections to one database, which tests use one after another."""
 
     def __init__(self, settings: BmdbSettings) -> None:
         self.admin = administrator(settings)
         self._settings = settings
-        self.idle: list[pg8000.native.Connection] = []
-        """The product's, with their prepared statements."""
 
     @cached_property
     def _keeper(self) -> pg8000.native.Connection:
@@ -104,50 +97,19 @@ class Backends:
     def leaks(self) -> pg8000.native.PreparedStatement:
         return self._keeper.prepare(_LEAKS)
 
-    def end_idle(self) -> None:
-        """End those of the product that nobody uses."""
-        while self.idle:
-            _end(self.idle.pop())
-
     def close(self) -> None:
-        self.end_idle()
+        warm.end_idle()
         for driver in (self.admin, self._keeper):
-            _end(driver)
-
-
-def _end(driver: pg8000.native.Connection) -> None:
-    with suppress(InterfaceError, DatabaseError, OSError):
-        driver.close()
+            with suppress(InterfaceError, DatabaseError, OSError):
+                driver.close()
 
 
 class _WarmConnection(Connection):
     """A connection of the product that prefers an idle server process to a new one."""
 
-    def __init__(self, settings: BmdbSettings, clock: Clock, backends: Backends) -> None:
-        super().__init__(settings, None, clock)
-        self._backends = backends
-
     def _open(self) -> pg8000.native.Connection:
-        while self._backends.idle:
-            driver = self._backends.idle.pop()
-            try:
-                driver.run("RESET ALL")
-            except (InterfaceError, DatabaseError, OSError):  # a test ended it
-                _end(driver)
-            else:
-                return driver
-        driver = super()._open()
-        driver.prepare = cache(driver.prepare)
-        return driver
-
-    def retire(self) -> None:
-        """Keep the server process for another connection, unless it is in a transaction."""
-        if self._driver is not None and self._driver._transaction_status == IDLE:
-            with suppress(InterfaceError, DatabaseError, OSError):
-                self._driver.run("SET application_name = 'idle'")
-                self._backends.idle.append(self._driver)
-                self._driver = None
-        self.close()
+        with warm.server_processes():
+            return super()._open()
 
 
 _UNDONE = "SELECT 1 FROM machine_rebooted WHERE machine_id = :id AND rebooted_at = '-infinity'"
@@ -176,10 +138,7 @@ class Fleet:
 
     def disconnect(self) -> None:
         for connection in self._connections:
-            if isinstance(connection, _WarmConnection):
-                connection.retire()
-            else:
-                connection.close()
+            connection.close()
 
     def close(self) -> None:
         self.disconnect()
@@ -200,7 +159,7 @@ class Fleet:
 
     def _isolate(self, level: str) -> None:
         self.disconnect()
-        self._backends.end_idle()  # a server process knows only what was set when it began
+        warm.end_idle()  # a server process knows only what was set when it began
         self.sql(f"ALTER DATABASE {self.settings.bmdb_name} SET default_transaction_isolation = '{level}'")
 
     def empty(self) -> None:
@@ -211,7 +170,7 @@ class Fleet:
         connection = (
             Connection(settings or self.settings, None, self._clock, limits=limits or TimeLimits())
             if settings or limits
-            else _WarmConnection(self.settings, self._clock, self._backends)
+            else _WarmConnection(self.settings, None, self._clock)
         )
         self._connections.append(connection)
         return connection

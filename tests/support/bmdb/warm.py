@@ -1,7 +1,7 @@
 """
-Server processes that commands in this process use one after another, as ``fleet.Backends`` is for loops.
+Server processes that connections to a database use one after another.
 
-A new one reads the catalog and plans every statement again, which takes longer than all else that a command does.
+A new one reads the catalog and plans every statement again, which takes longer than most tests and commands.
 """
 
 import os
@@ -17,10 +17,10 @@ from pg8000.core import IDLE
 from shepherd_core.bmdb.wire import driver as wire
 from shepherd_core.bmdb.wire.driver import FAULTS, Driver
 
-_MOST = 4
+_MOST = 8
 _Driver = wire._NamedStatements
-_idle: dict[str, Driver] = {}
-_lock = threading.Lock()
+_idle: list[tuple[str, Driver]] = []
+_lock = threading.RLock()
 _blocks = 0
 
 os.register_at_fork(after_in_child=_idle.clear)  # they are the parent's
@@ -36,6 +36,12 @@ def server_processes() -> Iterator[None]:
         _count(-1)
 
 
+def end_idle() -> None:
+    with _lock:
+        while _idle:
+            _end(_idle.pop()[1])
+
+
 def _count(change: int) -> None:
     global _blocks  # noqa: PLW0603 - commands may run concurrently
     with _lock:
@@ -47,13 +53,7 @@ def _connect(user: str, sock: socket.socket | None = None, **options: Any) -> Dr
     if sock is None or sock.family != socket.AF_UNIX:
         return _Driver(user, sock=sock, **options)
     key = repr((sock.getpeername(), user, options))
-    driver = _idle.pop(key, None)
-    try:
-        if driver is not None:
-            driver.run("RESET ALL")
-    except FAULTS:  # a test ended it
-        _end(driver)
-        driver = None
+    driver = _taken(key)
     if driver is None:
         driver = _Driver(user, sock=sock, **options)
         driver.prepare = cache(driver.prepare)
@@ -63,17 +63,37 @@ def _connect(user: str, sock: socket.socket | None = None, **options: Any) -> Dr
     return driver
 
 
+def _taken(key: str) -> Driver | None:
+    while True:
+        with _lock:
+            found = next((pair for pair in reversed(_idle) if pair[0] == key), None)
+            if found is None:
+                return None
+            _idle.remove(found)
+        try:
+            found[1].run("RESET ALL")
+        except FAULTS:  # a test ended it
+            _end(found[1])
+        else:
+            return found[1]
+
+
 def _retire(driver: Driver, key: str, sock: socket.socket) -> None:
     """Keep the server process for another connection, unless it is in a transaction or failed."""
     if driver._usock is not sock:
         sock.close()
-    if isinstance(sys.exception(), FAULTS) or driver._transaction_status != IDLE or key in _idle:
+    if isinstance(sys.exception(), FAULTS) or driver._transaction_status != IDLE:
         _end(driver)
         return
-    driver.run("SET application_name = 'idle'")
-    _idle[key] = driver
-    if len(_idle) > _MOST:
-        _end(_idle.pop(next(iter(_idle))))
+    try:
+        driver.run("SET application_name = 'idle'")
+    except FAULTS:
+        _end(driver)
+        return
+    with _lock:
+        _idle.append((key, driver))
+        if len(_idle) > _MOST:
+            _end(_idle.pop(0)[1])
 
 
 def _end(driver: Driver) -> None:
