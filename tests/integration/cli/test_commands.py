@@ -9,34 +9,24 @@ from typing import Any
 import pytest
 from shepherd_core.bmdb.schema.migrate import migrations
 from shepherd_core.settings.functions.bmdb import BmdbSettings
-from typer.core import TyperGroup, TyperOption
+from typer.core import TyperOption
 
 from tests.support.bmdb.fleet import Fleet
-from tests.support.command_line import COMMAND, CommandLine, without_styles
+from tests.support.command_line import CommandLine, without_styles
+from tests.support.command_page import commands
 
 GLOSSARY = (Path(__file__).parents[3] / "docs" / "glossary.md").read_text()
 NEWEST = migrations()[-1].version
 
 
-def commands(command: object, *words: str) -> Iterator[tuple[str, ...]]:
-    """Yield the words of every command, without other names of the same."""
-    if isinstance(command, TyperGroup):
-        for name, part in command.commands.items():
-            yield from () if part.hidden else commands(part, *words, name)
-    else:
-        yield words
-
-
-COMMANDS = sorted(commands(COMMAND))
+BY_WORDS = dict(commands())
+COMMANDS = sorted(BY_WORDS)
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_every_command_explains_itself_without_a_database(words: tuple[str, ...]) -> None:
     """As it was written, in a terminal of 80 columns: an example that is broken up cannot be copied."""
-    command = COMMAND
-    for word in words:
-        assert isinstance(command, TyperGroup)
-        command = command.commands[word]
+    command = BY_WORDS[words]
     _, *written = str(command.help).splitlines()
     result = CommandLine(None)(*words, "-h")
     assert result.exit_code == 0
@@ -71,11 +61,7 @@ def test_misuse_is_status_2_and_prints_no_data(arguments: str) -> None:
 
 
 def parameters(words: tuple[str, ...]) -> list[Any]:
-    command = COMMAND
-    for word in words:
-        assert isinstance(command, TyperGroup)
-        command = command.commands[word]
-    return list(command.params)
+    return list(BY_WORDS[words].params)
 
 
 def single_options(words: tuple[str, ...]) -> Iterator[str]:
@@ -198,13 +184,6 @@ def test_the_shell_completes_names_of_the_fleet(fleet: Fleet, typed: str, offere
     assert (nothing.stdout.strip(), nothing.stderr) == ("", "")
 
 
-def test_a_failure_is_a_sentence_on_standard_error(shepherdctl: CommandLine) -> None:
-    result = shepherdctl("machine", "show", "nobody")
-    assert result.exit_code == 1
-    assert result.stdout == ""
-    assert result.stderr == "error: no machine matches 'nobody'\n"
-
-
 def test_debug_ends_a_process_with_a_traceback_and_status_1() -> None:
     ended = CommandLine(None).process("--debug", "pauses")
     assert ended.returncode == 1
@@ -218,13 +197,9 @@ def test_all_faults_of_the_settings_are_reported_at_once() -> None:
     )
     for variable in ("SHEPHERD_BMDB_AUTH is 'key'", "SHEPHERD_BMDB_PORT is '0'", "SHEPHERD_BMDB_HOST is not"):
         assert variable in result
-
-
-def test_a_temporary_failure_is_reported_as_such() -> None:
-    nowhere = {"SHEPHERD_BMDB_HOST": "/nowhere"}
-    result = CommandLine(None, nowhere).told("pauses", status=1)
-    assert "cannot connect to the BMDB" in result
-    assert "try again" in result
+    nowhere = CommandLine(None, {"SHEPHERD_BMDB_HOST": "/nowhere"}).told("pauses", status=1)
+    assert "cannot connect to the BMDB" in nowhere
+    assert "try again" in nowhere
 
 
 def test_a_full_disk_is_not_called_temporary(fleet: Fleet, shepherdctl: CommandLine) -> None:
@@ -262,15 +237,8 @@ def test_a_machine_command_typed_too_early_is_named_whole(name: str) -> None:
     assert "No such command 'whi'" in CommandLine(None).told("whi", status=2)
 
 
-def test_a_host_key_that_is_damaged_hides_nothing(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    machine_id = fleet.provided_machine()
-    fleet.sql(
-        "INSERT INTO machine_host_key (machine_id, host_key, pinned_at) VALUES (:id, 'x AAAAA', now())", id=machine_id
-    )
-    assert "x AAAAA" in shepherdctl.read("machine", "show", str(machine_id))
-
-
 def test_messages_come_as_they_are_and_on_one_line(shepherdctl: CommandLine) -> None:
+    assert shepherdctl.process("machine", "show", "nobody").stderr == "error: no machine matches 'nobody'\n"
     name = "[red]" + 200 * "x" + "[/red]\x1b[31m"
     message = shepherdctl("machine", "show", name).stderr
     assert message.count("\n") == 1
@@ -300,24 +268,16 @@ def test_a_dry_run_of_migrate_lists_migrations_and_changes_nothing(empty_databas
     }
 
 
-def test_status_shows_both_schema_versions(database: BmdbSettings) -> None:
-    shown = CommandLine(database).read("db", "status")
-    assert shown.count(f"version {NEWEST}") == 2
-    assert "up to date" in shown
-
-
-def test_status_shows_that_the_database_is_newer(own_fleet: Fleet) -> None:
-    own_fleet.sql("INSERT INTO schema_migrations VALUES (9999, 'later', '', 9999)")
+def test_status_shows_whether_the_database_fits_this_code(own_fleet: Fleet) -> None:
     shepherdctl = CommandLine(own_fleet.settings)
-    assert "newer than this code" in shepherdctl.read("db", "status")
-    assert "newer" in shepherdctl.told("db", "migrate", status=1)
-
-
-def test_status_shows_that_a_newer_database_allows_this_code(own_fleet: Fleet) -> None:
-    own_fleet.sql(f"INSERT INTO schema_migrations VALUES (9999, 'later', '', {NEWEST})")
-    shepherdctl = CommandLine(own_fleet.settings)
+    shown = shepherdctl.read("db", "status")
+    assert (shown.count(f"version {NEWEST}"), "up to date" in shown) == (2, True)
+    own_fleet.sql(f"INSERT INTO schema_migrations VALUES (9998, 'later', '', {NEWEST})")
     assert "newer than this code, and allows it" in shepherdctl.read("db", "status")
     assert shepherdctl.load("db", "status")["usable"]
+    own_fleet.sql("INSERT INTO schema_migrations VALUES (9999, 'later', '', 9999)")
+    assert "newer than this code" in shepherdctl.read("db", "status")
+    assert "newer" in shepherdctl.told("db", "migrate", status=1)
 
 
 def test_status_fails_when_an_applied_migration_was_edited(own_fleet: Fleet) -> None:

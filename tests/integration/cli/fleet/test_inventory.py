@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from tests.support.bmdb.fleet import Fleet
-from tests.support.command_line import CommandLine, without_styles
+from tests.support.command_line import CommandLine
 
 TIB = 1 << 40
 NAMES = ["provider", "location", "machines", "unreported", "hardware_threads", "memory_bytes", "disks", "disk_bytes"]
@@ -54,7 +54,7 @@ def rows_of(text: str) -> list[list[str]]:
     return list(csv.reader(io.StringIO(text, newline=""), strict=True))
 
 
-def test_the_table_has_rounded_sums_and_a_total(shepherdctl: CommandLine) -> None:
+def test_people_get_rounded_sums_and_programs_exact_ones(shepherdctl: CommandLine) -> None:
     result = shepherdctl("inventory")
     assert result.stdout.splitlines() == [
         "PROVIDER  LOCATION   MACHINES  NO REPORT  THREADS   MEMORY  DISKS  CAPACITY",
@@ -64,16 +64,10 @@ def test_the_table_has_rounded_sums_and_a_total(shepherdctl: CommandLine) -> Non
         "total                       5          2      104  1.5 TiB      3   4.4 TiB",
     ]
     assert result.stderr == "2 machines sent no hardware report: their hardware is not counted\n"
-
-
-def test_programs_get_exact_sums_and_the_total_apart(shepherdctl: CommandLine) -> None:
     assert shepherdctl.load("inventory") == {
         "locations": [dict(zip(NAMES, row, strict=True)) for row in EXACT],
         "total": dict(zip(NAMES[2:], TOTAL, strict=True)),
     }
-
-
-def test_csv_has_a_header_and_exact_sums(shepherdctl: CommandLine) -> None:
     result = shepherdctl("inventory", "-o", "csv")
     assert rows_of(result.stdout_bytes.decode()) == [
         NAMES,
@@ -118,32 +112,18 @@ def test_csv_is_read_as_meant_whatever_places_are_called(fleet: Fleet, location:
 )
 def test_the_inventory_can_be_of_a_part(shepherdctl: CommandLine, arguments: list[str], machines: int) -> None:
     assert shepherdctl.load("inventory", *arguments)["total"]["machines"] == machines
-
-
-def test_one_row_needs_no_total(shepherdctl: CommandLine) -> None:
-    assert len(shepherdctl.read("inventory", "--location", "Amsterdam").splitlines()) == 1 + 1
+    if machines == 3:
+        assert len(shepherdctl.read("inventory", *arguments).splitlines()) == 1 + 1, "one row needs no total"
 
 
 def test_sums_are_exact_beyond_the_databases_own_numbers(fleet: Fleet) -> None:
     """A fleet of a hundred thousand machines has more bytes than 64 bits with a sign count."""
+    empty = CommandLine(fleet.settings)
+    assert empty.load("inventory") == {"locations": [], "total": dict.fromkeys(NAMES[2:], 0)}
+    assert rows_of(empty.read("inventory", "-o", "csv")) == [NAMES]
     for _ in range(3):
         reported(fleet, "x", "static", 1, 1, 1, 2**63 - 1)
     shepherdctl = CommandLine(fleet.settings)
     assert shepherdctl.load("inventory")["total"]["disk_bytes"] == 3 * (2**63 - 1)
     assert rows_of(shepherdctl.read("inventory", "-o", "csv"))[1][-1] == str(3 * (2**63 - 1))
     assert "24 EiB" in shepherdctl.read("inventory")
-
-
-def test_programs_get_what_they_can_read_of_an_empty_fleet(fleet: Fleet) -> None:
-    shepherdctl = CommandLine(fleet.settings)
-    assert shepherdctl.load("inventory") == {"locations": [], "total": dict.fromkeys(NAMES[2:], 0)}
-    assert rows_of(shepherdctl.read("inventory", "-o", "csv")) == [NAMES]
-
-
-@pytest.mark.parametrize("width", [80, 100])
-def test_the_table_fits_a_terminal(shepherdctl: CommandLine, fleet: Fleet, width: int) -> None:
-    located(fleet, "Frankfurt am Main, Hanauer Landstrasse", "equinix")
-    lines = without_styles(shepherdctl.on_terminal(width, "inventory")).splitlines()
-    assert max(map(len, lines)) <= width
-    assert " ".join(lines[0].split()) == "PROVIDER LOCATION MACHINES NO REPORT THREADS MEMORY DISKS CAPACITY"
-    assert lines[-1].split() == ["total", "6", "3", "104", "1.5", "TiB", "3", "4.4", "TiB"]

@@ -83,11 +83,6 @@ def test_a_selection_by_labels_wants_all_of_them(
     assert {each["provider_id"] for each in shepherdctl.load("pauses")} == found
 
 
-def test_a_selection_by_something_else_than_a_label_is_refused(shepherdctl: CommandLine) -> None:
-    told = shepherdctl.told("machine", "list", "--label", "-role", status=2)
-    assert "'-role' is not a label: it must be KEY or KEY=VALUE" in " ".join(told.replace("│", " ").split())
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
