@@ -105,6 +105,7 @@ def test_a_pause_can_end_by_itself(fleet: Fleet, shepherdctl: CommandLine) -> No
     assert "in 2 h" in shepherdctl.read("pauses")
     fleet.pass_time(7201)
     assert shepherdctl.load("pauses") == []
+    assert shepherdctl.told("pauses") == "nothing is paused"
     assert ids(claimed(fleet.open_session(), Process.AGENT_START)) == [machine_id]
 
 
@@ -140,11 +141,6 @@ def test_pauses_are_listed_oldest_first_with_owner_and_reason(shepherdctl: Comma
     assert first.endswith("when resumed  first")
     assert "provider equinix" in second
     assert second.endswith("second [bold]one[/bold]")
-
-
-def test_without_pauses_the_list_says_so(shepherdctl: CommandLine) -> None:
-    result = shepherdctl("pauses")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "nothing is paused\n")
 
 
 @pytest.mark.parametrize("words", [["--all"], ["{carol}"], ["--location", "ams"]], ids=" ".join)

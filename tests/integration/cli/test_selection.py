@@ -123,18 +123,6 @@ def test_a_wrong_filter_is_refused_with_its_value(fleet: Fleet, arguments: str, 
     assert message in CommandLine(fleet.settings).told("machine", "list", *arguments.split(), status=2)
 
 
-def test_the_machines_of_a_cause_are_those_that_are_counted(fleet: Fleet, machines: dict[UUID, str]) -> None:
-    """One that reports again fails no more, whatever its backoff says."""
-    fleet.sql(
-        "INSERT INTO work_backoff (machine_id, process, until, kind, cause, last_interval_seconds) "
-        "SELECT machine_id, 'ShepherdRecovery', now() + interval '1 minute', 'provider-refused', 'x', 180 "
-        "FROM machine_agent_heartbeat"
-    )
-    assert _listed(fleet, machines, "--cause", "provider-refused") == ["unhealthy"]
-    counted = {one["kind"]: one["count"] for one in CommandLine(fleet.settings).load("causes")["causes"]}
-    assert (counted["provider-refused"], counted["ssh-timed-out"]) == (1, 1)
-
-
 def test_a_search_for_ids_goes_through_them_alone(fleet: Fleet, machines: dict[UUID, str]) -> None:
     """They are read page by page as well, and in the order of a command that changes them."""
     wanted = sorted(machines, reverse=True)[:3]
@@ -208,12 +196,3 @@ def test_a_change_that_is_not_clearly_meant_is_refused(fleet: Fleet, arguments: 
     fleet.locate(fleet.provided_machine(), "fra")
     assert message in CommandLine(fleet.settings).told(*arguments.split(), status=status)
     assert fleet.sql("SELECT count(*) FROM pauses") == [[0]]
-
-
-def test_a_list_is_shown_again_until_it_is_interrupted(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    fleet.provided_machine()
-    with shepherdctl.interrupted(100, "machine", "list", "--watch", "1s") as until:
-        first = until(b"updated every 1 s")
-        assert (b"machine-1" in first, b"fra" in first) == (True, False)
-        fleet.sql("UPDATE machine_provided SET provider_location = 'fra'")
-        until(b"fra")

@@ -143,6 +143,9 @@ def test_the_page_of_what_fails_says_what_the_commands_say(visitor: Visitor, fle
         assert one.get("text", one.get("cause")) in text
         assert all(part.strip() in text for part in one["cure"].split("`"))
     assert f"<title>({len(told['conditions'])}) What fails" in page
+    command = "shepherdctl machine list --provider static --state quarantined"
+    assert f'<code class="command">{command}</code> <button class="copy"' in page
+    assert "`" not in page
 
 
 def test_only_locations_with_something_wrong_are_shown(visitor: Visitor, fleet: Fleet) -> None:
@@ -164,14 +167,6 @@ def test_only_locations_with_something_wrong_are_shown(visitor: Visitor, fleet: 
     assert (
         "Locations with something wrong, the worst first Location Failed Unhealthy Machines Provider muc 0 2 2" in text
     )
-
-
-def test_healthy_locations_are_only_counted(visitor: Visitor, fleet: Fleet) -> None:
-    fleet.locate(fleet.reporting_machine(60), "fra")
-    fleet.locate(fleet.started_machine(60), "muc")
-    text = visitor.text("/")
-    assert "2 healthy locations." in text
-    assert [name for name in ("fra", "muc") if name in text] == []
 
 
 LARGE = 150
@@ -204,14 +199,6 @@ def dire(fleet: Fleet) -> UUID:
 def test_a_page_has_100_kilobytes_at_most(visitor: Visitor, dire: UUID) -> None:
     for path in ("/", "/fails", "/machines", f"/machines/{dire}", "/work"):
         assert (path, len(visitor.read(path).encode()) <= 100_000) == (path, True)
-
-
-def test_the_commands_of_a_cure_can_be_copied(visitor: Visitor, fleet: Fleet) -> None:
-    fleet.quarantine(fleet.unhealthy_machine())
-    page = visitor.read("/fails")
-    command = "shepherdctl machine list --provider static --state quarantined"
-    assert f'<code class="command">{command}</code> <button class="copy"' in page
-    assert "`" not in page
 
 
 @pytest.mark.usefixtures("dire")
@@ -248,19 +235,6 @@ def test_what_is_limited_links_to_its_machines(visitor: Visitor, fleet: Fleet) -
     for path in ("/", "/fails", "/work"):
         assert f'href="/machines?{query.replace("&", "&amp;")}"' in visitor.read(path), path
     assert [each["machine_id"] for each in visitor.get(f"/machines.json?{query}").json()["machines"]] == [str(found)]
-
-
-def test_no_number_of_pauses_hides_what_is_worse(visitor: Visitor, fleet: Fleet) -> None:
-    """Operators pause single machines, each for a reason of its own, and the page shows 200 lines at most."""
-    fleet.sql(
-        "INSERT INTO pauses (machine_id, owner, reason) "
-        "SELECT :id, 'ana', 'ticket ' || n FROM generate_series(1, 300) AS n",
-        id=fleet.provided_machine(),
-    )
-    pauses.pause(fleet.connection, owner="bob", reason="maintenance", provider="static")
-    fleet.sql("INSERT INTO recovery_budgets VALUES ('ec2', '', 1, 'share', '8 of 10 are dead')")
-    text = visitor.text("/")
-    assert [part for part in ("8 of 10 are dead", "maintenance", "ticket 7") if part not in text] == []
 
 
 def test_ticks_are_shown_with_their_counts_and_backlog(visitor: Visitor, fleet: Fleet) -> None:

@@ -86,6 +86,9 @@ def test_a_document_is_checked_where_it_is(shepherdctl: CommandLine, file: Path,
 
 def test_the_environments_document_is_checked_unless_another_is_named(file: Path) -> None:
     assert "no faults in document " in CommandLine(None, {"SHEPHERD_SETTINGS": str(file)})("settings", "check").stderr
+    alone = CommandLine(None)("settings", "check")
+    assert alone.exit_code == 0
+    assert alone.stderr.startswith("the provider is not known: its settings were not checked.")
     CommandLine(None, {"SHEPHERD_SETTINGS": "/nowhere"}).told("settings", "check", str(file))
 
 
@@ -97,12 +100,6 @@ def test_every_fault_is_listed_and_fails_the_command(shepherdctl: CommandLine, f
     result = shepherdctl("settings", "check", str(file), "-o", "json")
     assert result.exit_code == 1
     assert result.stdout.count("provisioner.x is unknown") == 1
-
-
-def test_the_environment_alone_can_be_checked(shepherdctl: CommandLine) -> None:
-    result = shepherdctl("settings", "check")
-    assert result.exit_code == 0
-    assert result.stderr.startswith("the provider is not known: its settings were not checked.")
 
 
 def test_effective_values_are_shown_with_their_source(file: Path) -> None:
