@@ -255,14 +255,6 @@ def test_ticks_are_shown_with_their_counts_and_backlog(visitor: Visitor, fleet: 
     assert "agent starts failed 1 1" in text
 
 
-@pytest.mark.parametrize("state", [state for state in State if state not in (State.FORGOTTEN, State.RELEASED)])
-def test_each_state_can_be_searched_for(visitor: Visitor, mixed: dict[State, UUID], state: State) -> None:
-    page = visitor.read(f"/machines?state={state}")
-    assert [f"/machines/{mixed[state]}"] == [
-        f"/machines/{machine_id}" for machine_id in mixed.values() if f'href="/machines/{machine_id}"' in page
-    ]
-
-
 def test_machines_are_found_by_id_address_location_and_serial_number(visitor: Visitor, fleet: Fleet) -> None:
     machine_id = fleet.locate(fleet.provided_machine(), "rack 7")
     fleet.provided_machine()

@@ -412,6 +412,17 @@ def test_a_rollback_does_not_fail_because_of_settings(
     assert statuses(cloudformation) == [first, "SUCCESS", "SUCCESS", "FAILED"]
 
 
+def test_a_rollback_does_not_fail_because_of_the_database(
+    cloudformation: Script, empty: BmdbSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = asked(cloudformation, "Update", before=LATEST)
+    update["OldResourceProperties"]["Host"] = "another"
+    nowhere(monkeypatch)
+    for event in (update, rollback(update)):
+        invoke(event)
+    assert statuses(cloudformation) == ["FAILED", "SUCCESS"]
+
+
 class Remembered(dict[str, str]):
     """What the Migrator remembers."""
 

@@ -59,10 +59,15 @@ def test_warm_functions_see_a_change_after_a_minute(in_force: DocumentInForce, s
     assert startup(in_force) == 2000
     clock.now += 0.1
     assert startup(in_force) == 3000
+    changed = in_force.refresh()
+    clock.now += RELOAD_SECONDS
+    assert in_force.refresh() is changed, "what is as before is not checked again"
 
 
 def test_a_cold_function_fails_with_every_fault(in_force: DocumentInForce, source: str) -> None:
     """By defaults it might reboot what the operator's settings protect."""
+    with pytest.raises(SourceMissing):
+        in_force.refresh()
     upload(source, BAD)
     with pytest.raises(ConfigError) as caught:
         in_force.refresh()
@@ -72,11 +77,6 @@ def test_a_cold_function_fails_with_every_fault(in_force: DocumentInForce, sourc
     }
     upload(source, GOOD)
     assert startup(in_force) == 2000, "and asks again at once"
-
-
-def test_without_its_document_a_cold_function_fails(in_force: DocumentInForce) -> None:
-    with pytest.raises(SourceMissing):
-        in_force.refresh()
 
 
 @pytest.mark.parametrize(
@@ -145,13 +145,6 @@ def test_only_warm_functions_survive_an_outage_of_the_source(clock: ManualClock)
     clock.now += RELOAD_SECONDS
     assert startup(in_force) == 2000
     assert answers == []
-
-
-def test_an_unchanged_document_is_not_checked_again(in_force: DocumentInForce, source: str, clock: ManualClock) -> None:
-    upload(source, GOOD)
-    first = in_force.refresh()
-    clock.now += RELOAD_SECONDS
-    assert in_force.refresh() is first
 
 
 # --- in the functions ---

@@ -7,38 +7,25 @@ from typing import Any
 
 import pytest
 import yaml
-from shepherd_core.settings.base import PREFIX, variable
+from shepherd_core.settings.base import PREFIX
 from shepherd_core.settings.functions import FUNCTIONS, LOOPS
-from shepherd_core.settings.functions.bmdb import BmdbSettings
-from shepherd_core.settings.functions.loops import InitializerSettings, ProvisionerSettings
-from shepherd_core.settings.functions.services import AgentApiSettings, MigratorSettings
-from shepherd_core.settings.providers import find
-from shepherd_core.settings.sources import load
+from shepherd_core.settings.functions.loops import ProvisionerSettings
 
 from tests.support.deployment.cloudformation import PSEUDO, Stack
 from tests.support.deployment.deployments import (
     DEPLOYMENTS,
-    EQUINIX,
     HTTP_API,
-    IAM,
-    KEY,
     REDFISH,
-    REQUIRED,
     ROOT,
-    SMALLEST,
     STATIC,
-    TOPIC,
     VPC,
     logical_id,
     transformed,
 )
 
 STACK_UUID = PSEUDO["AWS::StackId"].rpartition("/")[2]
-OF_THE_DEPLOYMENT = {PREFIX + name for name in ("SETTINGS", "BUCKET_OWNER", "LOOP_MINUTES", "DEFAULT_AGENT_ENDPOINT")}
-"""What is no setting of a function, but of the deployment."""
 EVERY_FUNCTION = pytest.mark.parametrize("function", FUNCTIONS)
 EVERY_LOOP = pytest.mark.parametrize("loop", LOOPS)
-EVERY_PROVIDER = pytest.mark.parametrize("provider", SMALLEST)
 
 
 def deployed(**answers: str) -> Stack:
@@ -133,40 +120,6 @@ def test_the_schedule_sends_the_event_that_the_tests_use(loop: str) -> None:
     assert json.loads(sent.replace("<aws.scheduler.scheduled-time>", sample["scheduled_time"])) == sample
 
 
-@EVERY_PROVIDER
-@EVERY_LOOP
-def test_a_loop_finds_settings_in_its_environment(loop: str, provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is deployed starts with what its provider wants in its document, and names no other provider's secret."""
-    stack = Stack(transformed(), SMALLEST[provider])
-    environment = properties(stack, loop)["Environment"]["Variables"]
-    settings = (FUNCTIONS[loop], find(provider).settings)
-    document = {variable(find(provider).settings, key): value for key, value in REQUIRED[provider].items()}
-    for name, value in {**environment, **document}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv(PREFIX + "AGENT_ENDPOINT", environment["SHEPHERD_DEFAULT_AGENT_ENDPOINT"])
-    load(*settings)
-    known = {variable(each, name) for each in (*settings, InitializerSettings) for name in each.model_fields}
-    assert environment.keys() - known == OF_THE_DEPLOYMENT
-
-
-@pytest.mark.parametrize(
-    ("function", "settings_type"), [("migrator", MigratorSettings), ("agent_api", AgentApiSettings)]
-)
-def test_who_needs_the_database_alone_knows_no_other_secret(
-    function: str, settings_type: type[BmdbSettings], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor where secrets are that are none of its business; what else it knows, it checks settings with."""
-    environment = properties(deployed(**IAM), function)["Environment"]["Variables"]
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    (settings,) = load(settings_type)
-    assert (settings.bmdb_auth, settings.bmdb_user) == ("iam", "shepherd")
-    known = {PREFIX + name.upper() for name in settings_type.model_fields}
-    assert environment.keys() - known == {
-        PREFIX + name for name in ("SETTINGS", "BUCKET_OWNER", "PROVIDER", "LOOP_MINUTES")
-    }
-
-
 URL_ENDPOINT = f"<AgentUrl.FunctionUrl>{STACK_UUID}"
 API_ENDPOINT = f"https://<AgentApi>.execute-api.eu-central-1.amazonaws.com/{STACK_UUID}"
 URL_RESOURCES = {"AgentUrl", "AgentUrlPermission", "AgentUrlInvokePermission"}
@@ -208,53 +161,27 @@ def test_nothing_starts_before_the_schema_is_there(function: str) -> None:
     stack = deployed()
     for resource in (logical_id(function), f"{logical_id(function)}Schedule"):
         assert resource not in stack.resources or "BmdbSchema" in needs(stack, resource)
-
-
-def test_the_migrator_is_ready_when_the_schema_is_asked_for() -> None:
-    """With its permissions and its log, also while everything is deleted in the opposite order."""
+    # The Migrator has its permissions and its log by then, also while everything is deleted in the opposite order.
     needed = needs(deployed(**VPC), "BmdbSchema")
     assert {"MigratorFunction", "MigratorRole", "FunctionPolicy", "MigratorLogs"} <= needed
     assert not needed & set(map(logical_id, LOOPS))
 
 
-@pytest.mark.parametrize("function", [*LOOPS, "agent_api"])
-def test_reserved_concurrency_is_set_only_when_it_is_asked_for(function: str) -> None:
-    """A new account has none to give."""
-    key, answer = "ReservedConcurrentExecutions", {"ReservedConcurrency": "2,10"}
-    assert key not in properties(deployed(), function)
-    assert properties(deployed(**answer), function)[key] == ("2" if function in LOOPS else "10")
-    assert key not in properties(deployed(**answer), "migrator")  # which runs once in a deployment
-    told = properties(deployed(**answer), function)["Environment"]["Variables"]
+@EVERY_FUNCTION
+def test_a_function_follows_each_choice(function: str) -> None:
+    """What was not chosen is left out: a new account has no concurrency to give."""
+    plain = properties(deployed(), function)
+    chosen = deployed(**VPC, ReservedConcurrency="2,10", Architecture="x86_64")
+    found = properties(chosen, function)
+    assert plain.keys().isdisjoint({"VpcConfig", "ReservedConcurrentExecutions"})
+    assert found["VpcConfig"] == {"SubnetIds": ["subnet-0a1", "subnet-0b2"], "SecurityGroupIds": ["sg-0c3"]}
+    reserved = {"migrator": None, "agent_api": "10"}.get(function, "2")  # the Migrator runs once in a deployment
+    assert found.get("ReservedConcurrentExecutions") == reserved
+    told = found["Environment"]["Variables"]
     assert (told[PREFIX + "LOOP_CONCURRENCY"], told[PREFIX + "AGENT_API_CONCURRENCY"]) == ("2", "10")
-
-
-@EVERY_FUNCTION
-def test_a_function_joins_the_network_that_was_chosen(function: str) -> None:
-    assert "VpcConfig" not in properties(deployed(), function)
-    assert properties(deployed(**VPC), function)["VpcConfig"] == {
-        "SubnetIds": ["subnet-0a1", "subnet-0b2"],
-        "SecurityGroupIds": ["sg-0c3"],
-    }
-    # SAM's own policy for it reaches every subnet.
-    assert deployed(**VPC).of_type("AWS::IAM::Role") == deployed().of_type("AWS::IAM::Role")
-
-
-@EVERY_FUNCTION
-@pytest.mark.parametrize("architecture", ["arm64", "x86_64"])
-def test_a_function_gets_the_layer_for_its_processor(function: str, architecture: str) -> None:
-    stack = deployed(Architecture=architecture)
-    found = properties(stack, function)
-    (layer,) = found["Layers"]
-    assert (
-        found["Architectures"]
-        == stack.resources[layer.strip("<>")]["Properties"]["CompatibleArchitectures"]
-        == [architecture]
-    )
-    assert [found["Runtime"]] == stack.resources[layer.strip("<>")]["Properties"]["CompatibleRuntimes"]
-
-
-def test_a_tick_with_everything_chosen_is_like_any_other() -> None:
-    plain = deployed(**EQUINIX)
-    rich = deployed(**EQUINIX, **VPC, **IAM, KmsKeyArn=KEY, AlarmTopicArn=TOPIC, Architecture="x86_64")
-    for loop in LOOPS:
-        assert schedule(plain, loop) == schedule(rich, loop)
+    for stack, each, architecture in ((deployed(), plain, "arm64"), (chosen, found, "x86_64")):
+        layer = stack.resources[each["Layers"][0].strip("<>")]["Properties"]
+        assert each["Architectures"] == layer["CompatibleArchitectures"] == [architecture]
+        assert [each["Runtime"]] == layer["CompatibleRuntimes"]
+    # SAM's own policy for a network reaches every subnet.
+    assert chosen.of_type("AWS::IAM::Role") == deployed().of_type("AWS::IAM::Role")

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from itertools import combinations
 from typing import Any
 
 import pytest
@@ -107,15 +106,29 @@ def test_an_alarm_says_what_the_documentation_says(name: str) -> None:
     assert description == f"{when} {what_to_do}"
     assert loop in loops_of(loops) or (loop, loops) == ("", "none")
     assert len(description) <= 1024
-
-
-@EVERY_ALARM
-def test_an_alarm_names_a_command_that_tells_more(name: str) -> None:
-    """Who is woken by it types it as it stands there: command, options and arguments must exist."""
-    named = re.findall(r"`shepherdctl ([^`]+)`", HTTP_API_ALARMS[name]["AlarmDescription"])
+    # Who is woken by it types a command as it stands there: it, its options and arguments must exist.
+    named = re.findall(r"`shepherdctl ([^`]+)`", description)
     assert named
     for line in named:
         parsed(f"shepherdctl {line}")  # raises for what the command does not know, or lacks
+
+
+@EVERY_ALARM
+def test_an_alarm_can_be_evaluated(name: str) -> None:
+    alarm = HTTP_API_ALARMS[name]
+    longest = max(each["AlarmSeconds"] for each in TEMPLATE["Nested"]["Observability"]["Mappings"]["Minutes"].values())
+    assert longest * alarm["EvaluationPeriods"] <= 86_400
+    assert alarm.get("DatapointsToAlarm", 1) <= alarm["EvaluationPeriods"]
+    if "Metrics" in alarm:
+        formula, *metrics = alarm["Metrics"]
+        assert {part["Id"] for part in metrics} == set(re.findall(r"\b[a-z]+\b", formula["Expression"]))
+        assert all(part["ReturnData"] is False for part in metrics)
+        assert len(metrics) <= 10
+    # It is there without anybody to tell. No data is the failure of a loop that shall run, and of nothing else.
+    assert {"AlarmActions", "OKActions"}.isdisjoint(alarm)
+    told = alarms(deployed(**HTTP_API, AlarmTopicArn=TOPIC, LoopMinutes="0,0,0,0"))[name]
+    assert told["AlarmActions"] == told["OKActions"] == [TOPIC]
+    assert told["TreatMissingData"] == "notBreaching"
 
 
 def test_every_alarm_of_the_documentation_exists() -> None:
@@ -125,13 +138,6 @@ def test_every_alarm_of_the_documentation_exists() -> None:
         for loop in loops_of(loops) or {""}
     }
     assert promised == HTTP_API_ALARMS.keys() == ALARMS.keys() | {"agent-api-busy"}
-
-
-@EVERY_ALARM
-def test_an_alarm_is_there_without_anybody_to_tell(name: str) -> None:
-    assert {"AlarmActions", "OKActions"}.isdisjoint(HTTP_API_ALARMS[name])
-    told = alarms(deployed(**HTTP_API, AlarmTopicArn=TOPIC))[name]
-    assert told["AlarmActions"] == told["OKActions"] == [TOPIC]
 
 
 @pytest.mark.parametrize("provider", [StaticProvider.name, EquinixProvider.name])
@@ -225,24 +231,6 @@ def test_the_dashboard_shows_every_alarm() -> None:
     assert sorted(widget["properties"]["alarms"]) == sorted(f"{place}{name}" for name in ALARMS)
 
 
-def test_the_dashboard_is_no_part_of_a_deployment() -> None:
-    """It costs as much as everything else that is watched."""
-    assert deployed().of_type("AWS::CloudWatch::Dashboard") == {}
-
-
-def test_no_widget_of_the_dashboard_covers_another() -> None:
-    widgets = dashboard()
-    for widget in widgets:
-        assert 0 <= widget["x"] < widget["x"] + widget["width"] <= 24
-    for one, other in combinations(widgets, 2):
-        apart = any(
-            a[place] + a[size] <= b[place]
-            for place, size in (("x", "width"), ("y", "height"))
-            for a, b in ((one, other), (other, one))
-        )
-        assert apart, (one["properties"], other["properties"])
-
-
 def test_an_invocation_near_its_timeout_is_told() -> None:
     alarm = ALARMS["duration"]
     timeouts = {loop: deployed().resources[f"{loop.capitalize()}Function"]["Properties"]["Timeout"] for loop in LOOPS}
@@ -314,11 +302,6 @@ def test_one_machines_fleet_is_not_missed_between_two_reports(minutes: str, inte
     assert {"1,500", "30"} <= set(alarm["AlarmDescription"].split())
 
 
-def test_the_alarm_of_the_rate_knows_the_rate() -> None:
-    limits = deployed(**HTTP_API).resources["AgentApiStage"]["Properties"]["DefaultRouteSettings"]
-    assert HTTP_API_ALARMS["agent-api-busy"]["Metrics"][0]["Expression"].endswith(f"/ {limits['ThrottlingRateLimit']}")
-
-
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_loop_that_stands_still_by_mistake_is_told(loop: str) -> None:
     """Missing data is the failure that nothing else reports; after a stop on purpose it is none."""
@@ -346,25 +329,6 @@ def test_alarms_of_a_loop_evaluate_longer_than_it_waits(loop: str, minutes: int)
         if kind_and_loop(name)[1] == loop or name == "duration" or alarm.get("Namespace") == telemetry.NAMESPACE:
             periods = [part["MetricStat"]["Period"] for part in alarm.get("Metrics", []) if "MetricStat" in part]
             assert min(periods or [alarm["Period"]]) >= 2 * 60 * minutes, name
-
-
-@EVERY_ALARM
-def test_no_data_alarms_only_where_that_is_the_failure(name: str) -> None:
-    """A loop that had nothing to count would otherwise alarm, or leave its alarm without a state."""
-    assert alarms(deployed(**HTTP_API, LoopMinutes="0,0,0,0"))[name]["TreatMissingData"] == "notBreaching"
-
-
-@EVERY_ALARM
-def test_an_alarm_can_be_evaluated(name: str) -> None:
-    alarm = HTTP_API_ALARMS[name]
-    longest = max(each["AlarmSeconds"] for each in TEMPLATE["Nested"]["Observability"]["Mappings"]["Minutes"].values())
-    assert longest * alarm["EvaluationPeriods"] <= 86_400
-    assert alarm.get("DatapointsToAlarm", 1) <= alarm["EvaluationPeriods"]
-    if "Metrics" in alarm:
-        formula, *metrics = alarm["Metrics"]
-        assert {part["Id"] for part in metrics} == set(re.findall(r"\b[a-z]+\b", formula["Expression"]))
-        assert all(part["ReturnData"] is False for part in metrics)
-        assert len(metrics) <= 10
 
 
 def test_the_costs_are_computed_for_what_is_deployed() -> None:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from shepherd_core.bmdb.schema.migrate import migrations
@@ -12,12 +12,10 @@ from shepherd_core.settings.base import PREFIX
 from shepherd_core.settings.deployment import DeploymentSettings
 from shepherd_core.settings.effective import FIXED, GIVEN
 from shepherd_core.settings.functions import FUNCTION_SECONDS, FUNCTIONS, LOOPS
-from shepherd_core.settings.functions.services import MigratorSettings
 from shepherd_core.settings.providers import BUILT_IN, find
 from shepherd_core.settings.sources import DEFAULT_PREFIX
 from shepherd_core.wiring.adapters import MIGRATION_LIMITS
 
-from tests.support.deployment.cloudformation import PSEUDO
 from tests.support.deployment.deployments import (
     DEPLOYMENTS,
     FILES,
@@ -29,13 +27,11 @@ from tests.support.deployment.deployments import (
     templates,
 )
 
-EVERY_LOOP = pytest.mark.parametrize("loop", LOOPS)
 EVERY_FUNCTION = pytest.mark.parametrize("function", FUNCTIONS)
 
 PARAMETERS: dict[str, dict[str, Any]] = TEMPLATE["Parameters"]
 OBSERVABILITY: dict[str, Any] = TEMPLATE["Nested"]["Observability"]
 STACK = stack_of(STATIC)
-STACK_UUID = PSEUDO["AWS::StackId"].rpartition("/")[2]
 
 
 def _properties(logical_id: str) -> dict[str, Any]:
@@ -134,14 +130,6 @@ def test_the_rules_between_settings_know_the_deployment_s_figures() -> None:
     """No function is told the timeouts of the others, which the rules compare with."""
     assert {function: _function_properties(function)["Timeout"] for function in FUNCTIONS} == FUNCTION_SECONDS
     assert DeploymentSettings().loop_minutes == PARAMETERS["LoopMinutes"]["Default"]
-
-
-def test_every_way_of_database_login_can_be_chosen() -> None:
-    """A resource id means IAM, anything else a password."""
-    choices = get_args(MigratorSettings.model_fields["bmdb_auth"].annotation)
-    found = [stack_of({**STATIC, "BmdbLogin": login}) for login in ("passwords", "db-1")]
-    variables = TEMPLATE["Globals"]["Function"]["Environment"]["Variables"]
-    assert tuple(stack.resolve(variables[PREFIX + "BMDB_AUTH"]) for stack in found) == choices
 
 
 def test_the_deployment_asks_for_the_schema_that_its_code_needs() -> None:

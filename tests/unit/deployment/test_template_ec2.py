@@ -51,11 +51,6 @@ def request(settings: dict[str, str], **changes: str) -> dict[str, Any]:
     return {**wanted, "SubnetId": read.subnets.split(",")[0]}
 
 
-def test_the_functions_know_the_fleet_that_they_may_work_on() -> None:
-    variables = stack_of(EC2).resources["ProvisionerFunction"]["Properties"]["Environment"]["Variables"]
-    assert variables["SHEPHERD_PROVIDER_FLEET"] == FLEET
-
-
 def checks(asked: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield what EC2 checks of a launch, as the Service Authorization Reference tells: action, resource, context."""
     template = asked.get("LaunchTemplate", {}).get("LaunchTemplateId")

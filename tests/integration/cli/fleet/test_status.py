@@ -7,7 +7,6 @@ from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work.ticks import TickEnd, TickHead
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors.provider import ProviderUnavailable
-from shepherd_core.domain.states import State
 
 from shepherdctl import fleet_status
 from tests.conftest import ManualClock
@@ -33,15 +32,6 @@ def shepherdctl(fleet: Fleet) -> CommandLine:
         fleet.unhealthy_machine(2 * HOUR)
         fleet.install(fleet.started_machine(HOUR))
     return CommandLine(fleet.settings, NO_LOOPS)
-
-
-def test_status_counts_the_states_of_the_list(shepherdctl: CommandLine, fleet: Fleet) -> None:
-    fleet.quarantine(fleet.unhealthy_machine())
-    fleet.fail(fleet.provided_machine())
-    listed = Counter(machine["state"] for machine in shepherdctl.load("machine", "list"))
-    counted = {count["state"]: count["machines"] for count in shepherdctl.load("status", status=3)["machines"]}
-    assert counted == listed
-    assert counted.keys() == set(State) - {State.CREATING, State.FORGOTTEN, State.RELEASED}
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import threading
 import time
 from dataclasses import replace
 from http import HTTPStatus
@@ -199,27 +197,6 @@ def test_an_installation_needs_the_name_of_the_machine(fleet: Fleet, typed: str,
     assert len(fleet.sql("SELECT * FROM machine_os_installation_request")) == (status == 0)
 
 
-def test_a_change_during_confirmation_is_reported(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    """Between confirmation and request the machine may have been given to somebody else."""
-    machine_id = fleet.started_machine()
-    concurrent = fleet.connection
-    ended: list[subprocess.CompletedProcess[str]] = []
-    arguments = ("machine", "install", "machine-1", *IMAGE, "--yes")
-    thread = threading.Thread(target=lambda: ended.append(shepherdctl.process(*arguments)))
-
-    def unit() -> None:
-        concurrent.script(f"INSERT INTO machine_os_installation_request VALUES ('{machine_id}', 1, '')")
-        thread.start()
-        fleet.wait_until_blocked()
-
-    concurrent.transact(unit)
-    thread.join()
-    (result,) = ended
-    assert (result.returncode, result.stdout) == (1, "")
-    assert f"meanwhile another installation was requested on machine {machine_id}" in result.stderr
-    assert fleet.sql("SELECT os_installation_request_raw FROM machine_os_installation_request") == [[b""]]
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -278,13 +255,6 @@ def test_an_installation_that_no_agent_can_carry_out_is_refused(fleet: Fleet, ar
         "machine", "install", "machine-1", "--yes", *arguments, status=2
     )
     assert fleet.sql("SELECT * FROM machine_os_installation_request") == []
-
-
-def test_a_machine_that_is_not_provided_cannot_be_installed(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    machine_id = fleet.bare_machine()
-    assert "is not provided (being created, or gone)" in shepherdctl.told(
-        "machine", "install", str(machine_id), *IMAGE, "--yes", status=1
-    )
 
 
 @pytest.mark.parametrize(

@@ -162,19 +162,11 @@ def test_an_empty_fleet_is_reported_as_empty(shepherdctl: CommandLine, command: 
     assert shepherdctl.load("machine", "list") == []
 
 
-def test_a_machine_is_named_by_id_prefix_or_provider_id(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    machine_id = fleet.provided_machine()
-    for name in (str(machine_id), str(machine_id)[:8].upper(), "machine-1"):
-        assert shepherdctl.load("machine", "show", name)["machine_id"] == str(machine_id)
-
-
-@pytest.mark.parametrize(
-    "arguments", ["machine show", "machine forget-host-key", "history", "pause --reason x --machine"]
-)
-def test_a_machine_that_is_named_ambiguously_is_refused(fleet: Fleet, shepherdctl: CommandLine, arguments: str) -> None:
+def test_a_machine_that_is_named_ambiguously_is_refused(fleet: Fleet, shepherdctl: CommandLine) -> None:
     fleet.sql("INSERT INTO machines (machine_id) VALUES ('abcd0000-0000-4000-8000-000000000001')")
     fleet.sql("INSERT INTO machines (machine_id) VALUES ('abcd0000-0000-4000-8000-000000000002')")
-    assert "more than one machine matches 'abcd'" in shepherdctl.told(*arguments.split(), "abcd", status=1)
+    for command in ("machine show", "machine forget-host-key", "history", "pause --reason x --machine"):
+        assert "more than one machine matches 'abcd'" in shepherdctl.told(*command.split(), "abcd", status=1)
     assert fleet.sql("SELECT count(*) FROM pauses") == [[0]]
 
 
