@@ -112,14 +112,6 @@ def test_machines_with_either_key_are_reached_during_a_rotation(
     assert stored().keys() == {NAME, PUBLIC}
 
 
-def test_a_second_rotation_waits_for_the_end_of_the_first(shepherdctl: CommandLine) -> None:
-    shepherdctl.read("ssh-key", "create")
-    shepherdctl.read("ssh-key", "rotate", "--yes")
-    before = stored()
-    assert "end it with ssh-key retire" in shepherdctl.told("ssh-key", "rotate", "--yes", status=1)
-    assert stored() == before
-
-
 @pytest.mark.parametrize("writes", [1, 2, 3])
 def test_an_interrupted_rotation_is_completed(shepherdctl: CommandLine, writes: int) -> None:
     """Between any two of its writes; no key is lost that machines have, and none is shown for another."""
@@ -148,13 +140,6 @@ def test_an_interrupted_rotation_is_completed(shepherdctl: CommandLine, writes: 
     assert public(NAME) != line
 
 
-def test_a_dry_run_of_a_rotation_changes_nothing(shepherdctl: CommandLine) -> None:
-    shepherdctl.read("ssh-key", "create")
-    before = stored()
-    assert public(NAME) in " ".join(shepherdctl("ssh-key", "rotate", "--dry-run").stderr.split())
-    assert stored() == before
-
-
 def test_what_is_missing_is_named(shepherdctl: CommandLine) -> None:
     assert f"{PUBLIC} does not exist; run ssh-key create" in shepherdctl.told("ssh-key", "show", status=1)
     missing = f"'{NAME}': there is no such SSM parameter"
@@ -164,8 +149,12 @@ def test_what_is_missing_is_named(shepherdctl: CommandLine) -> None:
 
 def test_retiring_a_key_has_to_be_confirmed(shepherdctl: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     shepherdctl.read("ssh-key", "create")
+    before = stored()
+    assert public(NAME) in " ".join(shepherdctl("ssh-key", "rotate", "--dry-run").stderr.split())
+    assert stored() == before
     shepherdctl.read("ssh-key", "rotate", "--yes")
     before = stored()
+    assert "end it with ssh-key retire" in shepherdctl.told("ssh-key", "rotate", "--yes", status=1)
     assert "confirm with --yes" in shepherdctl.told("ssh-key", "retire", status=2)
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "wb", 0) as keyboard, os.fdopen(theirs, encoding="utf-8") as terminal:
@@ -204,17 +193,6 @@ def test_a_stale_public_half_stops_a_rotation(
 
 def key_ids(ssm: Any) -> dict[str, str | None]:
     return {each["Name"]: each.get("KeyId") for each in ssm.describe_parameters()["Parameters"]}
-
-
-def test_a_key_of_the_operators_own_encrypts_the_private_halves(shepherdctl: CommandLine) -> None:
-    shepherdctl.read("ssh-key", "create", "--kms-key", "alias/ours")
-    shepherdctl.read("ssh-key", "rotate", "--yes", "--kms-key", "alias/ours")
-    assert key_ids(boto3.client("ssm")) == {
-        NAME: "alias/ours",
-        PREVIOUS: "alias/ours",
-        PUBLIC: None,
-        PREVIOUS_PUBLIC: None,
-    }
 
 
 def test_a_rotation_encrypts_with_what_encrypted_before(shepherdctl: CommandLine) -> None:

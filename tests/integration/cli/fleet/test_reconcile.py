@@ -121,7 +121,10 @@ def test_all_machines_of_a_class_are_adopted_by_one_command(
     names = {ec2.create(uuid4()) for _ in range(2)}
     ours = ec2.create(begin(fleet))
     arguments = ("machine", "adopt", "--all", "--class", "foreign")
-    shepherdctl.environment["SHEPHERD_MAX_MACHINES"] = "5"
+    shepherdctl.environment["SHEPHERD_MAX_MACHINES"] = "5"  # of which one is begun
+    limited = json.loads(shepherdctl.read(*arguments, "--dry-run", "-o", "json", status=1))["machines"]
+    assert [one["result"] for one in limited] == ["ready", "refused"]
+    shepherdctl.environment["SHEPHERD_MAX_MACHINES"] = "6"
     dry = shepherdctl.load(*arguments, "--dry-run")
     assert {(one["provider_id"], one["result"]) for one in dry["machines"]} == {(name, "ready") for name in names}
     shepherdctl.on_terminal(80, *arguments, typed="2 machines\n", status=0)
