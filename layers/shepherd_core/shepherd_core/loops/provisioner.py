@@ -26,11 +26,12 @@ from shepherd_core.domain.errors.provider import (
     ProviderError,
     ProviderForbidden,
     ProviderRefused,
+    ProviderUnavailable,
     ProviderUnusable,
 )
 from shepherd_core.domain.machine import ProviderStatus
 from shepherd_core.loops.base import Closing, tick_head
-from shepherd_core.rules.provisioning import ProvisioningPlan, make_plan
+from shepherd_core.rules.provisioning import ProvisioningPlan, make_plan, unanswered
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.bmdb.listings.provisioning import PreviousInvocation
     from shepherd_core.domain.clock import Clock, Deadline
-    from shepherd_core.domain.machine import Machine
+    from shepherd_core.domain.machine import Machine, ProviderId
     from shepherd_core.domain.provider import Provider
     from shepherd_core.domain.records import Intent
     from shepherd_core.rules.provisioning import Creation, PlanLimits
@@ -98,7 +99,9 @@ class Provisioner:
             telemetry.info("provisioning paused", reason=reason)
             return ProvisioningPlan()
         listing = self._provider.list_machines(deadline)
-        return make_plan(listing, provisioning.ledger(self._connection, name), self._limits)
+        plan = make_plan(listing, provisioning.ledger(self._connection, name), self._limits)
+        self._ask(unanswered(listing), deadline)
+        return plan
 
     def run(self, deadline: Deadline, runtime_info: str) -> dict[Metric, float]:
         """
@@ -106,7 +109,8 @@ class Provisioner:
 
         Raises:
             DriftLimitExceeded: too many machines drifted; nothing was done. The caller counts it.
-            ProviderError: the provider's listing failed; nothing was done.
+            ProviderError: the provider's listing failed; nothing was done. Or all was done, and the states of most
+                machines are unknown.
             ProviderUnusable: our credentials, permissions or settings are wrong; no capacity is penalized for it.
             SessionExpired: the session was lost; the next invocation continues.
             BmdbError: the BMDB failed; the next invocation continues.
@@ -123,11 +127,12 @@ class Provisioner:
             if reason := provisioning.paused(self._connection, name):
                 telemetry.info("provisioning paused", reason=reason)
                 return {}
-            plan = self._read(session, deadline)
+            plan, doubtful = self._read(session, deadline)
             self._apply(plan, session)
             self._record_waiting(plan, session, past)
             self._create_machines(plan, session, deadline, past.idle_seconds)
             self._penalize_forbidden(session)
+            session.run_renewing(partial(self._ask, doubtful, deadline))
         counted = (
             Metric.CREATED, Metric.INTENTS_COMPLETED, Metric.INTENTS_ABANDONED, Metric.ASSIMILATED, Metric.DRIFTED,
             Metric.CAPACITY_PENALIZED, Metric.MACHINES_TOTAL, Metric.WAITING_FOR_LIMIT, Metric.DRIFT_LIMIT_EXCEEDED,
@@ -135,16 +140,30 @@ class Provisioner:
         )  # fmt: skip
         return {metric: self._counts[metric] for metric in counted}
 
-    def _read(self, session: Session, deadline: Deadline) -> ProvisioningPlan:
+    def _read(self, session: Session, deadline: Deadline) -> tuple[ProvisioningPlan, ProviderId | None]:
         """Read listing and ledger at the same time: the listing in a thread, the ledger here."""
-        listing = session.start_renewing(lambda: self._provider.list_machines(deadline))
+        found = session.start_renewing(lambda: self._provider.list_machines(deadline))
         ledger = provisioning.ledger(self._connection, self._provider.name)
         try:
-            return make_plan(listing(), ledger, self._limits)
+            listing = found()
+            return make_plan(listing, ledger, self._limits), unanswered(listing)
         except DriftLimitExceeded as error:
             for each in error.drift:
                 telemetry.error("drift limit exceeded", drift=each)
             raise
+
+    def _ask(self, doubtful: ProviderId | None, deadline: Deadline) -> None:
+        """
+        Ask for a machine whose state, like that of most, the listing does not know.
+
+        Raises:
+            ProviderError: it is not known either: for one machine that is an error.
+        """
+        if doubtful is not None:
+            try:
+                self._provider.get_machine(doubtful, deadline)
+            except (ProviderUnavailable, ProviderUnusable) as error:
+                raise type(error)(f"the states of most machines are unknown: {error}") from error
 
     def _apply(self, plan: ProvisioningPlan, session: Session) -> None:
         self._counts[Metric.MACHINES_TOTAL] = plan.managed

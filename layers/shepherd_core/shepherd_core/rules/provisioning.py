@@ -13,7 +13,7 @@ from shepherd_core.rules.drift import YOUNG_SECONDS, Comparison, DriftKind, refu
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shepherd_core.domain.machine import Machine
+    from shepherd_core.domain.machine import Machine, ProviderId
     from shepherd_core.domain.records import Intent, Ledger, Provided
 
 
@@ -167,6 +167,13 @@ def make_plan(listing: Sequence[Machine], ledger: Ledger, limits: PlanLimits) ->
         waiting=wanted - len(create) - len(assimilate),
         drift=tuple(sorted(drift)),
     )
+
+
+def unanswered(listing: Sequence[Machine]) -> ProviderId | None:
+    """Return a machine whose state the provider does not know, if it does not know that of most; else None."""
+    machines = [each for each in listing if each.provider_id != INVALID]
+    unknown = [each.provider_id for each in machines if each.status is ProviderStatus.UNKNOWN]
+    return min(unknown) if 2 * len(unknown) > len(machines) else None
 
 
 def _capacity(listing: Sequence[Machine], comparison: Comparison) -> tuple[list[Machine], set[str | None]]:

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +13,7 @@ import pytest
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import lookup, pauses
+from shepherd_core.bmdb.work import ticks
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import DriftLimitExceeded
 from shepherd_core.domain.errors.bmdb import SessionExpired
@@ -22,7 +24,7 @@ from shepherd_core.domain.errors.provider import (
     ProviderUnavailable,
     ProviderUnusable,
 )
-from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId
+from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId, ProviderStatus
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.rules.provisioning import PlanLimits
 from shepherd_core.telemetry import Metric
@@ -106,6 +108,24 @@ def test_capacity_becomes_machines_that_are_due_for_their_agent(
     assert fleet.sql("SELECT waiting, waiting_seen_at FROM provisioner_lock") == [[0, None]]
 
 
+@pytest.mark.parametrize(("unknown", "asked"), [(2, 1), (1, 0)])
+def test_the_silence_of_most_machines_fails_a_tick_at_its_end(
+    unknown: int, asked: int, fleet: Fleet, cloud: Cloud, edge: Edge, run: Run
+) -> None:
+    """A listing of BMCs is complete without their answers; what can be done without them is done."""
+    names = [cloud.add(), cloud.add()]
+    for name in names[:unknown]:
+        cloud.machines[name] = replace(cloud.machines[name], status=ProviderStatus.UNKNOWN)
+    edge.before["get_machine"] = failing(NO_ANSWER)
+    with pytest.raises(ProviderUnavailable, match="most machines are unknown: no answer") if asked else nullcontext():
+        run(edge)
+    assert edge.calls["get_machine"] == asked
+    assert fleet.sql("SELECT count(*) FROM machine_provided") == [[3]]
+    if asked:
+        (tick,) = ticks.last_ticks(fleet.connection)
+        assert (tick.outcome, tick.kind, tick.counts["created"]) == ("Failed", "provider-unavailable", 3)
+
+
 def test_a_booting_machine_gets_its_providers_usual_time(fleet: Fleet, edge: Edge, run: Run) -> None:
     """SSH cannot answer earlier, and each attempt would ask the provider for the address."""
     edge.boot_seconds = 300
@@ -157,7 +177,10 @@ def test_machines_that_exist_already_are_taken_over_without_waiting(fleet: Fleet
 
 
 def test_existing_machines_need_no_spacing_of_creations(fleet: Fleet, edge: Edge, run: Run, clock: ManualClock) -> None:
-    first, last = (Machine(provider_id=ProviderId(name), availability=Availability.POSSIBLY_USED) for name in "0~")
+    first, last = (
+        Machine(provider_id=ProviderId(name), availability=Availability.POSSIBLY_USED, status=ProviderStatus.RUNNING)
+        for name in "0~"
+    )
 
     class Both(Edge):
         def list_machines(self, deadline: Deadline) -> list[Machine]:
