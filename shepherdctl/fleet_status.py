@@ -1,5 +1,7 @@
 """Reading the status of the fleet, for the commands and the console."""
 
+from collections.abc import Mapping
+
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import overview, pauses
@@ -12,10 +14,21 @@ from shepherd_core.wiring.settings import load
 from shepherdctl.descriptions.condition import Condition
 from shepherdctl.descriptions.conditions import OLD_TRANSACTION_SECONDS, SILENT_SECONDS, FleetStatus, conditions
 
+_MISSED = 2
+"""Intervals of the most frequent loop in which no loop recorded a tick."""
+
 
 def read(connection: Connection) -> FleetStatus:
-    """Return the status of the whole fleet; reads each machine once."""
-    now = server.now(connection)
+    """
+    Return the status of the whole fleet; reads each machine once.
+
+    Raises:
+        ConfigError: the settings are wrong.
+    """
+    now, last = server.now(connection), ticks.last_ticks(connection)
+    # A loop that finds no room records no tick.
+    often = min(filter(None, _minutes().values()), default=0)
+    silent = all((now - each.ended_at).total_seconds() > _MISSED * often * 60 for each in last)
     return FleetStatus(
         now,
         now.timestamp() - connection.clock["time"] / 1000,
@@ -28,7 +41,8 @@ def read(connection: Connection) -> FleetStatus:
         server.oldest_transaction(connection, OLD_TRANSACTION_SECONDS),
         server.limited_user(connection),
         server.read_only(connection),
-        ticks.last_ticks(connection),
+        silent and server.is_full(connection),
+        last,
     )
 
 
@@ -39,5 +53,9 @@ def judged(fleet: FleetStatus) -> list[Condition]:
     Raises:
         ConfigError: the settings are wrong.
     """
+    return conditions(fleet, _minutes())
+
+
+def _minutes() -> Mapping[str, int]:
     (deployment,) = load(DeploymentSettings)
-    return conditions(fleet, loop_minutes(deployment.loop_minutes))
+    return loop_minutes(deployment.loop_minutes)

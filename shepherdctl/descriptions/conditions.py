@@ -67,6 +67,8 @@ class FleetStatus:
     """Who does not see the transactions of others."""
     read_only: bool
     """The database takes no writes."""
+    full: bool
+    """Its disk has no room; looked for if no loop has recorded a tick."""
     ticks: Sequence[Tick]
     """The last of each loop at each provider."""
 
@@ -107,6 +109,12 @@ def _of_database(fleet: FleetStatus) -> Iterator[Condition]:
             ConditionName.DATABASE_READ_ONLY,
             "the database takes no writes: it is a standby, or was made read-only",
             "point SHEPHERD_BMDB_HOST at the primary, or end its read-only mode: a full disk is the usual reason",
+        )
+    if fleet.full:
+        yield Condition(
+            ConditionName.DATABASE_READ_ONLY,
+            "the database takes no writes: its disk is full",
+            "give it more room, or remove what fills it (logs, replication slots); then the loops resume by themselves",
         )
     ahead = fleet.clock_ahead_seconds
     if abs(ahead) > TOLERANCE_SECONDS:

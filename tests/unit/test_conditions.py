@@ -49,6 +49,7 @@ WELL = FleetStatus(
     None,
     None,
     False,
+    False,
     [tick(loop) for loop in LOOPS],
 )
 
@@ -81,6 +82,7 @@ AWAY: dict[str, Any] = {"outcome": "Failed", "kind": FailureKind.PROVIDER_UNAVAI
             {"read_only": True},
             "database-read-only: the database takes no writes: it is a standby, or was made read-only",
         ),
+        ({"full": True}, "database-read-only: the database takes no writes: its disk is full"),
         (
             {"clock_ahead_seconds": 7_200.0},
             f"clock-differs: the database's clock is 2 h ahead of {NOTHING_RUNS}",

@@ -1,6 +1,10 @@
 """The command that tells how the fleet is."""
 
+import shutil
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from shepherd_core.bmdb.session import Session
@@ -203,6 +207,47 @@ def test_the_worst_locations_are_shown(fleet: Fleet) -> None:
 def test_a_clock_that_jumped_is_told(fleet: Fleet, clock: ManualClock, seconds: float) -> None:
     fleet.move_clock(seconds)
     assert fleet_status.read(fleet.connection).clock_ahead_seconds == pytest.approx(seconds, abs=60)
+
+
+def test_a_read_only_database_is_told_first(own_fleet: Fleet) -> None:
+    database = own_fleet.settings.bmdb_name
+    own_fleet.sql(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
+    told = CommandLine(own_fleet.settings)("status")
+    own_fleet.sql(f"ALTER DATABASE {database} RESET default_transaction_read_only")
+    assert told.stdout.splitlines()[1].startswith("database-read-only  the database takes no writes")
+
+
+def test_a_disk_without_room_is_found_when_no_loop_reports(fleet: Fleet) -> None:
+    """A loop that finds it cannot record a tick that says so."""
+    fleet.machines(1, started_ago=HOUR, reported_ago=60)
+    head = TickHead("initializer", PROVIDER, "5e771465", "c0de")
+    Session.open(fleet.connection, SystemClock(), head, "1", 60).close(end=TickEnd())
+    shepherdctl = CommandLine(fleet.settings, {"SHEPHERD_LOOP_MINUTES": "0,1,0,0"})
+    shepherdctl.read("status")
+    with full_disk(fleet):
+        shepherdctl.read("status")
+        fleet.pass_time(121)
+        told = shepherdctl("status")
+    assert "the database takes no writes: its disk is full" in told.stdout
+    shepherdctl.read("status")
+
+
+@contextmanager
+def full_disk(fleet: Fleet) -> Iterator[None]:
+    """Within the block, let no server process of the database write a temporary file: all lead to /dev/full."""
+    files = Path(fleet.sql("SHOW data_directory")[0][0]) / "base" / "pgsql_tmp"
+    processes = fleet.sql("SELECT pid FROM pg_stat_activity WHERE datname = current_database()")
+    names = [files / f"pgsql_tmp{pid}.{number}" for (pid,) in processes for number in range(50)]
+    if not files.exists():
+        files.mkdir()
+        shutil.chown(files, files.parent.stat().st_uid, files.parent.stat().st_gid)
+    for name in names:
+        name.symlink_to("/dev/full")
+    try:
+        yield
+    finally:
+        for name in names:
+            name.unlink(missing_ok=True)
 
 
 def test_the_status_is_told_to_prometheus(shepherdctl: CommandLine, fleet: Fleet) -> None:

@@ -37,7 +37,6 @@ FAULTS = (InterfaceError, DatabaseError, OSError)
 _CONFLICTS = {"40001", "40P01", "55P03"}  # serialization failure, deadlock, lock not available in time
 _TIMESTAMPTZ, _NUMERIC, _UUID = 1184, 1700, 2950  # the numbers of the types in every PostgreSQL
 _UNAVAILABLE_CLASSES = ("08", "53", "57P")  # connection, resources (too many connections), shutdown
-_DISK_FULL = "53100"  # which a new connection does not help
 _NO_SUCH_STATEMENT = "26000"
 POOLED = (
     "the pooler in front of the BMDB gives each transaction another connection to the server (transaction pooling): "
@@ -158,7 +157,7 @@ def meaning(error: Exception, what: str) -> BmdbError:
         return SerializationConflict(f"{what}: {message}")
     # The schema changed under a warm connection, or the server became a replica: a new connection works again.
     stale = sqlstate == "25006" or (sqlstate == "0A000" and "cached plan" in message)
-    if stale or (sqlstate.startswith(_UNAVAILABLE_CLASSES) and sqlstate != _DISK_FULL):
+    if stale or (sqlstate.startswith(_UNAVAILABLE_CLASSES) and sqlstate != StatementFailed.DISK_FULL):
         return BmdbUnavailable(f"{what}: {message} ({sqlstate})")
     if sqlstate == _NO_SUCH_STATEMENT:  # they belong to the server process that prepared them
         message = f"{message}; {POOLED}"

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from shepherd_core.domain.clock import TOLERANCE_SECONDS
-from shepherd_core.domain.errors.bmdb import ClockDiffers
+from shepherd_core.domain.errors.bmdb import ClockDiffers, StatementFailed
 from shepherd_core.domain.records import record
 
 if TYPE_CHECKING:
@@ -54,6 +54,22 @@ def oldest_transaction(connection: Connection, seconds: float) -> Transaction | 
 def read_only(connection: Connection) -> bool:
     """Return whether the database takes no writes: it is a standby, or was made read-only."""
     return connection.fetch(bool, "read_only")[0]
+
+
+def is_full(connection: Connection) -> bool:
+    """Return whether the server's disk has no room for a file of 16 MB, which this writes there."""
+
+    def sort() -> bool:
+        connection.run("sort_on_disk")
+        connection.run("sort_much")
+        return False
+
+    try:
+        return connection.dry_run(sort)
+    except StatementFailed as error:
+        if error.sqlstate != StatementFailed.DISK_FULL:
+            raise
+        return True
 
 
 def limited_user(connection: Connection) -> str | None:

@@ -33,6 +33,14 @@ LIMIT 1;
 -- Whether the database takes no writes.
 SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean;
 
+-- name: sort_on_disk
+-- Until the end of the transaction, a sort of more than this goes through a file on the server's disk.
+SELECT set_config('work_mem', '64kB', true);
+
+-- name: sort_much
+-- Sorts as much as a segment of the server's log, which it extends when it has to write.
+SELECT count(*) FROM (SELECT repeat(n::text, 2000) FROM generate_series(1, 2500) AS n ORDER BY 1 OFFSET 0) AS x;
+
 -- name: limited_user
 -- Who asks, if find_oldest_transaction does not show the transactions of other users to it.
 SELECT current_user::text WHERE NOT pg_has_role('pg_read_all_stats', 'USAGE');

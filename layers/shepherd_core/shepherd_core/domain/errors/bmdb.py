@@ -48,6 +48,8 @@ class StatementFailed(BmdbError):
     """The BMDB refused a statement."""
 
     kind = FailureKind.STATEMENT_FAILED
+    DISK_FULL = "53100"
+    """The SQLSTATE of a server without room: one of those that a new connection does not help."""
 
     def __init__(self, message: str, sqlstate: str) -> None:
         self.sqlstate = sqlstate
