@@ -31,6 +31,7 @@ from shepherdctl.deployment.plan import (
     PutObject,
     StoreSecret,
     plan,
+    told,
 )
 from shepherdctl.deployment.questions import Place, ask
 from shepherdctl.descriptions.condition import EXIT_STATUS
@@ -78,7 +79,7 @@ def deploy(
     packed = template.package(made, answers.bucket, f"{_s3_url()}/{answers.bucket}", answers.parameters["Architecture"])
     changes = plan(answers, found, named, packed)
     secrets = _sources(changes, file.parent)
-    for text in (*answers.notes, *_told(changes)):
+    for text in (*answers.notes, *_listed(changes)):
         note(text)
     if dry_run:
         note("dry run: nothing was changed")
@@ -166,12 +167,12 @@ def _built(answers: Answers) -> template.Build:
     return template.built()
 
 
-def _told(changes: list[Change]) -> Iterator[str]:
+def _listed(changes: list[Change]) -> Iterator[str]:
     """Yield a line for each change; the code is one."""
     code = [each for each in changes if isinstance(each, PutObject) and each.key.startswith("code/")]
     for change in changes:
         if change not in code:
-            yield f"- {change}"
+            yield f"- {told(change)}"
         elif change is code[0]:
             size = sum(len(each.content) for each in code) / 1e6
             yield f"- upload the code: {counted(len(code), 'object')}, {size:.1f} MB"

@@ -19,6 +19,7 @@ from shepherdctl.deployment.plan import (
     KeepVersions,
     MakeBucket,
     PutObject,
+    told,
 )
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def _objects(bucket: str, account: str) -> dict[str, bytes | None]:
 def change_bucket(change: MakeBucket | CloseBucket | KeepVersions | PutObject, account: str, kms_key: str) -> None:
     """Carry out *change*. May run twice. *kms_key* encrypts what is put; empty: S3's own."""
     s3, of = aws.client("s3"), {"Bucket": change.bucket, "ExpectedBucketOwner": account}
-    with errors(str(change)):
+    with errors(told(change)):
         match change:
             case MakeBucket():
                 where: dict[str, Any] = {"CreateBucketConfiguration": {"LocationConstraint": change.region}}

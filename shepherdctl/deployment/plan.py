@@ -95,10 +95,6 @@ class MakeBucket:
     bucket: str
     region: str
 
-    def __str__(self) -> str:
-        """Return what is done, for people."""
-        return f"create the bucket {self.bucket} in {self.region}"
-
 
 @dataclass(frozen=True, slots=True)
 class KeepVersions:
@@ -106,20 +102,12 @@ class KeepVersions:
 
     bucket: str
 
-    def __str__(self) -> str:
-        """Return what is done, for people."""
-        return f"keep versions of what is in {self.bucket}"
-
 
 @dataclass(frozen=True, slots=True)
 class CloseBucket:
     """Let nothing in the bucket become public."""
 
     bucket: str
-
-    def __str__(self) -> str:
-        """Return what is done, for people."""
-        return f"block public access to {self.bucket}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +118,6 @@ class StoreSecret:
     source: str | None
     """None: it is asked for."""
 
-    def __str__(self) -> str:
-        """Return what is done, for people."""
-        return f"store the secret {self.name} in SSM, {'from its source' if self.source else 'as you type it'}"
-
 
 @dataclass(frozen=True, slots=True)
 class MakeSshKey:
@@ -141,10 +125,6 @@ class MakeSshKey:
 
     name: str
     exists: bool
-
-    def __str__(self) -> str:
-        """Return what is done, for people."""
-        return f"store the {'public half of the SSH key' if self.exists else 'new SSH key'} {self.name} in SSM"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +136,6 @@ class PutObject:
     content: bytes
     replaces: bool
 
-    def __str__(self) -> str:
-        """Return what is done, for people."""
-        return f"{'replace' if self.replaces else 'upload'} s3://{self.bucket}/{self.key} ({len(self.content)} bytes)"
-
 
 @dataclass(frozen=True, slots=True)
 class DeleteFailedStack:
@@ -167,10 +143,6 @@ class DeleteFailedStack:
 
     stack: str
     status: str
-
-    def __str__(self) -> str:
-        """Return what is done, for people."""
-        return f"delete the stack {self.stack}: it is {self.status}, so that it cannot be updated, and nothing uses it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,14 +156,32 @@ class DeployStack:
     parameters: Mapping[str, str]
     why: tuple[str, ...]
 
-    def __str__(self) -> str:
-        """Return what is done, for people."""
-        return f"{'create' if self.creates else 'update'} the stack {self.stack}: {', '.join(self.why)}"
-
 
 Change: TypeAlias = (
     MakeBucket | KeepVersions | CloseBucket | StoreSecret | MakeSshKey | PutObject | DeleteFailedStack | DeployStack
 )
+
+
+def told(change: Change) -> str:
+    """Return what *change* does, for people."""
+    match change:
+        case MakeBucket(bucket, region):
+            text = f"create the bucket {bucket} in {region}"
+        case KeepVersions(bucket):
+            text = f"keep versions of what is in {bucket}"
+        case CloseBucket(bucket):
+            text = f"block public access to {bucket}"
+        case StoreSecret(name, source):
+            text = f"store the secret {name} in SSM, {'from its source' if source else 'as you type it'}"
+        case MakeSshKey(name, exists):
+            text = f"store the {'public half of the SSH key' if exists else 'new SSH key'} {name} in SSM"
+        case PutObject(bucket, key, content, replaces):
+            text = f"{'replace' if replaces else 'upload'} s3://{bucket}/{key} ({len(content)} bytes)"
+        case DeleteFailedStack(stack, status):
+            text = f"delete the stack {stack}: it is {status}, so that it cannot be updated, and nothing uses it"
+        case DeployStack(stack, creates):
+            text = f"{'create' if creates else 'update'} the stack {stack}: {', '.join(change.why)}"
+    return text
 
 
 def plan(answers: Answers, found: Found, documents: Mapping[str, bytes], package: Package) -> list[Change]:
