@@ -169,7 +169,7 @@ def _built(answers: Answers) -> template.Build:
 
 def _listed(changes: list[Change]) -> Iterator[str]:
     """Yield a line for each change; the code is one."""
-    code = [each for each in changes if isinstance(each, PutObject) and each.key.startswith("code/")]
+    code = [each for each in changes if isinstance(each, PutObject) and each.is_code]
     for change in changes:
         if change not in code:
             yield f"- {told(change)}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.adapters import aws, ssh_keys
@@ -11,16 +11,19 @@ from shepherd_core.adapters.aws.secrets import SsmSecretStore
 from shepherd_core.domain.errors import ShepherdError, SourceUnavailable
 
 from shepherdctl.deployment.plan import (
+    CODE,
     SETTINGS,
     CloseBucket,
     Found,
     FoundBucket,
+    FoundObject,
     FoundStack,
     KeepVersions,
     MakeBucket,
     PutObject,
     told,
 )
+from shepherdctl.deployment.stored_settings import Stored, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,7 +108,7 @@ def stack(name: str) -> FoundStack | None:
         return seen
     with errors(f"reading the template of {name}"):
         answer = aws.client("cloudformation").get_template(StackName=found["StackId"], TemplateStage="Original")
-    return replace(seen, template=answer.get("TemplateBody"))
+    return dataclasses.replace(seen, template=answer.get("TemplateBody"))
 
 
 def _bucket(name: str, account: str) -> FoundBucket | None:
@@ -142,22 +145,30 @@ def _parameters(name: str) -> frozenset[str]:
         return frozenset(each["Name"] for page in pages for each in page["Parameters"])
 
 
-def _objects(bucket: str, account: str) -> dict[str, bytes | None]:
+def _objects(bucket: str, account: str) -> dict[str, FoundObject]:
     s3, of = aws.client("s3"), {"Bucket": bucket, "ExpectedBucketOwner": account}
-    found: dict[str, bytes | None] = {}
+    found: dict[str, FoundObject] = {}
     with errors(f"listing s3://{bucket}"):
-        for prefix in (SETTINGS, "documents/", "code/"):
+        for prefix in (SETTINGS, "documents/", CODE):
             for page in s3.get_paginator("list_objects_v2").paginate(Prefix=prefix, **of):
                 for each in page.get("Contents", []):
-                    found[each["Key"]] = None
-                    if prefix != "code/" and each["Size"] <= _LARGEST:
-                        with closing(s3.get_object(Key=each["Key"], **of)["Body"]) as body:
-                            found[each["Key"]] = body.read()
+                    found[each["Key"]] = FoundObject(each["ETag"])
+                    if prefix != CODE and each["Size"] <= _LARGEST:
+                        answer = s3.get_object(Key=each["Key"], **of)
+                        with closing(answer["Body"]) as body:
+                            found[each["Key"]] = FoundObject(answer["ETag"], body.read())
     return found
 
 
 def change_bucket(change: MakeBucket | CloseBucket | KeepVersions | PutObject, account: str, kms_key: str) -> None:
-    """Carry out *change*. May run twice. *kms_key* encrypts what is put; empty: S3's own."""
+    """
+    Carry out *change*. May run twice. *kms_key* encrypts what is put; empty: S3's own.
+
+    Raises:
+        SourceMissing: somebody else has put another object there meanwhile, or AWS refuses.
+        SourceUnavailable: it may work later.
+        ShepherdError: as ``errors``.
+    """
     s3, of = aws.client("s3"), {"Bucket": change.bucket, "ExpectedBucketOwner": account}
     with errors(told(change)):
         match change:
@@ -170,7 +181,12 @@ def change_bucket(change: MakeBucket | CloseBucket | KeepVersions | PutObject, a
                 s3.put_bucket_versioning(VersioningConfiguration={"Status": "Enabled"}, **of)
             case PutObject():
                 encryption = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": kms_key} if kms_key else {}
-                s3.put_object(Key=change.key, Body=change.content, **encryption, **of)
+                if change.is_code:
+                    s3.put_object(Key=change.key, Body=change.content, **encryption, **of)
+                    return
+                etag = None if change.replaces is None else change.replaces.etag
+                stored = Stored(f"s3://{change.bucket}/{change.key}", b"", etag, encryption, account)
+                replace(stored, change.content)
 
 
 def make_ssh_key(name: str, kms_key: str) -> tuple[bool, str]:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from shepherd_core.adapters.ssh_keys import public_parameter
 from shepherd_core.domain.errors import ConfigError
+from shepherd_core.settings.document import parse
+from shepherd_core.settings.keys import path
 from shepherd_core.settings.rules import DOCUMENTS
 
 from shepherdctl.deployment.machine_lists import LISTS, credentials
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from shepherdctl.deployment.template import Package
 
 SETTINGS = "settings.toml"
+CODE = "code/"
 _UNUSABLE = {"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "DELETE_FAILED"}
 """States of a stack that can only be deleted: its creation failed."""
 _MACHINES = "machines.json"
@@ -40,6 +43,15 @@ class FoundBucket:
     versioned: bool
     closed: bool
     """Whether nothing in it can be made public."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundObject:
+    """An object of the bucket as it is."""
+
+    etag: str
+    content: bytes | None = None
+    """None: it is code, or too large to be compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +95,8 @@ class Found:
     bucket: FoundBucket | None = None
     parameters: frozenset[str] = frozenset()
     """Names in SSM below the stack's."""
-    objects: Mapping[str, bytes | None] = field(default_factory=dict)
-    """Settings and documents in the bucket by key, and, without their content, the code."""
+    objects: Mapping[str, FoundObject] = field(default_factory=dict)
+    """Settings, documents and code in the bucket, by key."""
     stack: FoundStack | None = None
 
 
@@ -134,7 +146,13 @@ class PutObject:
     bucket: str
     key: str
     content: bytes
-    replaces: bool
+    replaces: FoundObject | None
+    why: tuple[str, ...] = ()
+
+    @property
+    def is_code(self) -> bool:
+        """Return whether it is named after its content, so that it does not matter who puts it."""
+        return self.key.startswith(CODE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +193,9 @@ def told(change: Change) -> str:
             text = f"store the secret {name} in SSM, {'from its source' if source else 'as you type it'}"
         case MakeSshKey(name, exists):
             text = f"store the {'public half of the SSH key' if exists else 'new SSH key'} {name} in SSM"
-        case PutObject(bucket, key, content, replaces):
+        case PutObject(bucket, key, content, replaces, why):
             text = f"{'replace' if replaces else 'upload'} s3://{bucket}/{key} ({len(content)} bytes)"
+            text = ": ".join([text, ", ".join(why)] if why else [text])
         case DeleteFailedStack(stack, status):
             text = f"delete the stack {stack}: it is {status}, so that it cannot be updated, and nothing uses it"
         case DeployStack(stack, creates):
@@ -262,11 +281,28 @@ def _ssh_key(answers: Answers, found: Found) -> Iterator[Change]:
 def _objects(answers: Answers, found: Found, documents: Mapping[str, bytes], package: Package) -> Iterator[Change]:
     named = {f"documents/{name}": content for name, content in documents.items()}
     for key, content in {**named, SETTINGS: answers.content}.items():
-        if found.objects.get(key) != content:
-            yield PutObject(answers.bucket, key, content, key in found.objects)
+        there = found.objects.get(key)
+        if there is None or there.content != content:
+            why = _changed_settings(there, answers) if key == SETTINGS else ()
+            yield PutObject(answers.bucket, key, content, there, tuple(why))
     for key, content in package.objects.items():
         if key not in found.objects:
-            yield PutObject(answers.bucket, key, content, replaces=False)
+            yield PutObject(answers.bucket, key, content, None)
+
+
+def _changed_settings(before: FoundObject | None, answers: Answers) -> Iterator[str]:
+    """Yield the settings that are other than in the document that is there, such as those that somebody set there."""
+    try:
+        old = {} if before is None or before.content is None else parse(before.content)[0].tables
+    except ConfigError:
+        return
+    new = answers.document.tables
+    for table in {**old, **new} if old else ():
+        was, wanted = old.get(table, {}), new.get(table, {})
+        for name in {**was, **wanted}:
+            if was.get(name) != wanted.get(name):
+                wanted_first = (repr(each[name]) if name in each else "unset" for each in (wanted, was))
+                yield f"{path(table, name)} is {' instead of '.join(wanted_first)}"
 
 
 def _stack(answers: Answers, found: Found, package: Package) -> Iterator[Change]:

@@ -22,12 +22,16 @@ _VALUE = r"""("(?:\\.|[^"\\])*"|'[^']*'|[^#]*?)"""
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A document as it was read."""
+    """An object as it was read."""
 
     source: str
     content: bytes
-    etag: str
+    etag: str | None
+    """None: there was none."""
     encryption: Mapping[str, str]
+    """What is said when it is written."""
+    owner: str | None
+    """The account whose bucket it must be."""
 
 
 def read(source: str) -> Stored:
@@ -42,27 +46,30 @@ def read(source: str) -> Stored:
             f"{source!r} is not in S3: this command changes a document at s3://BUCKET/KEY; edit others by hand"
         )
     with locations.s3_errors(source):
-        answer = locations.get_object(aws.client("s3"), source, bucket_owner())
+        owner = bucket_owner()
+        answer = locations.get_object(aws.client("s3"), source, owner)
         with closing(answer["Body"]) as body:
             content = body.read(LIMIT_BYTES + 1)
-    return Stored(source, content, answer["ETag"], {name: answer[name] for name in _ENCRYPTION if name in answer})
+    encryption = {name: answer[name] for name in _ENCRYPTION if name in answer}
+    return Stored(source, content, answer["ETag"], encryption, owner)
 
 
 def replace(stored: Stored, content: bytes) -> None:
     """
-    Write *content* in place of *stored*, encrypted as that was.
+    Write *content* in place of *stored*.
 
     The request is made once: a second one would be refused because of the first.
 
     Raises:
-        SourceMissing: somebody else has changed the document, or it may not be written.
-        SourceUnavailable: no answer; the document may have been written.
+        SourceMissing: somebody else has changed the object, or it may not be written.
+        SourceUnavailable: no answer; the object may have been written.
     """
     from botocore.exceptions import ClientError  # noqa: PLC0415 - slow to import
 
     bucket, _, key = stored.source.partition("://")[2].partition("/")
-    owner = bucket_owner()
-    conditions = {"IfMatch": stored.etag, **({"ExpectedBucketOwner": owner} if owner else {})}
+    conditions = {"IfNoneMatch": "*"} if stored.etag is None else {"IfMatch": stored.etag}
+    if stored.owner:
+        conditions["ExpectedBucketOwner"] = stored.owner
     with locations.s3_errors(stored.source):
         try:
             aws.client("s3", attempts=1).put_object(
@@ -71,7 +78,7 @@ def replace(stored: Stored, content: bytes) -> None:
         except ClientError as error:
             if error.response["Error"]["Code"] in _CHANGED_MEANWHILE:
                 raise SourceMissing(
-                    f"{stored.source!r} was changed by somebody else meanwhile; nothing was written: run this again"
+                    f"{stored.source!r} was changed by somebody else meanwhile, and is left as it is: run this again"
                 ) from error
             raise
 

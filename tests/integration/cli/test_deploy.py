@@ -153,6 +153,31 @@ def test_the_settings_document_is_the_file_itself(folder: Path) -> None:
     assert stored == ANSWERS.encode()
 
 
+@pytest.mark.parametrize("before", [None, "# of this morning"])
+def test_two_operators_do_not_overwrite_each_other(
+    folder: Path, before: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one writes between this one's plan and its change; the next plan says what it takes back."""
+    s3, other = boto3.client("s3"), f"{ANSWERS}[provisioner]\nmax_machines = 7\n".encode()
+    if before is not None:
+        deploy(folder, "--yes")
+        (folder / "shepherd.toml").write_text(f"{ANSWERS}{before}")
+    ask = botocore.client.BaseClient._make_api_call
+
+    def meanwhile(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
+        if operation == "PutObject" and arguments["Key"] == "settings.toml":
+            ask(client, operation, {"Bucket": BUCKET, "Key": "settings.toml", "Body": other})
+        return ask(client, operation, arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(botocore.client.BaseClient, "_make_api_call", meanwhile)
+        _, messages = deploy(folder, "--yes", status=1)
+    assert f"'s3://{BUCKET}/settings.toml' was changed by somebody else meanwhile, and is left as it is" in messages
+    assert s3.get_object(Bucket=BUCKET, Key="settings.toml")["Body"].read() == other
+    _, messages = deploy(folder, "--dry-run")
+    assert "provisioner.max_machines is unset instead of 7\n" in messages
+
+
 def test_a_dry_run_lists_each_change_and_makes_none(folder: Path) -> None:
     exports, messages = deploy(folder, "--dry-run")
     assert there() == NOTHING
