@@ -3,7 +3,8 @@
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from getpass import getpass
 from pathlib import Path
 from typing import Annotated
@@ -77,8 +78,9 @@ def deploy(
     made = template.Build(build) if build else _built(answers)
     named = {name: _document(source, file.parent) for name, source in answers.documents.items()}
     packed = template.package(made, answers.bucket, f"{_s3_url()}/{answers.bucket}", answers.parameters["Architecture"])
-    changes = plan(answers, found, named, packed)
-    secrets = _sources(changes, file.parent)
+    given = dict(_given(answers, found, file.parent))
+    found = replace(found, secrets=account.secrets(given.keys() & found.parameters))
+    changes = plan(answers, found, named, given, packed)
     for text in (*answers.notes, *_listed(changes)):
         note(text)
     if dry_run:
@@ -87,7 +89,7 @@ def deploy(
     if changes and not yes:
         confirm(answers.stack)
     for change in changes:
-        _carry_out(change, answers, found, secrets)
+        _carry_out(change, answers, found)
     ran = _ran(answers, changed=bool(changes))
     _print_exports(answers)
     if not ran:
@@ -180,29 +182,37 @@ def _listed(changes: list[Change]) -> Iterator[str]:
         yield "nothing to change: the deployment is as the answers say"
 
 
-def _sources(changes: list[Change], folder: Path) -> dict[str, bytes]:
-    """Return by name the secrets that have a source. What cannot be read may be the secret itself, and is not shown."""
-    found = {}
-    for change in changes:
-        if isinstance(change, StoreSecret) and change.source is not None:
-            try:
-                found[change.name] = _document(change.source, folder)
-            except ShepherdError:
-                message = (
-                    f"the secret {change.name} cannot be read from where [deployment.secrets] says: "
-                    "name a path, https://…, s3://BUCKET/KEY or ssm:NAME"
-                )
+def _given(answers: Answers, found: Found, folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the secrets that have a source, by parameter. A wrong source may be the secret itself, and is not shown."""
+    for key, source in answers.secrets.items():
+        name = answers.parameter(key)
+        try:
+            content = _document(source, folder)
+        except ShepherdError:
+            told = f"the secret {name} cannot be read from where [deployment.secrets] says"
+            if name not in found.parameters:
+                message = f"{told}: name a path, https://…, s3://BUCKET/KEY or ssm:NAME"
                 raise SourceError(message) from None
-    return found
+            note(f"{told}, and stays as it is in SSM")
+            continue
+        value = content.decode(errors="surrogateescape").rstrip("\r\n")  # what is no UTF-8 is not printable
+        if wrong := _unfit(value):
+            message = f"the secret {name}: {wrong}"
+            raise ShepherdError(message)
+        yield name, value
 
 
-def _carry_out(change: Change, answers: Answers, found: Found, secrets: Mapping[str, bytes]) -> None:
+def _unfit(secret: str) -> str | None:
+    return None if secret.isprintable() and secret else "it must be printable text on one line"
+
+
+def _carry_out(change: Change, answers: Answers, found: Found) -> None:
     kms_key = answers.parameters["KmsKeyArn"]
     match change:
         case MakeBucket() | CloseBucket() | KeepVersions() | PutObject():
             account.change_bucket(change, found.account, kms_key)
-        case StoreSecret(name):
-            SsmSecretStore(max_age_seconds=0).put(name, _secret(name, secrets.get(name), answers), kms_key=kms_key)
+        case StoreSecret(name, replaces=replaces):
+            SsmSecretStore().put(name, _secret(change, answers), replace=replaces, kms_key=kms_key)
         case MakeSshKey(name):
             account.make_ssh_key(name, kms_key)
         case DeleteFailedStack(name):
@@ -212,22 +222,22 @@ def _carry_out(change: Change, answers: Answers, found: Found, secrets: Mapping[
                 note("CloudFormation finds nothing to change")
 
 
-def _secret(name: str, given: bytes | None, answers: Answers) -> str:
-    """Return a secret as it is *given* or, else, as it is typed; of the database, one that it does not refuse."""
+def _secret(change: StoreSecret, answers: Answers) -> str:
+    """Return a secret as its source has it or, else, as it is typed; of the database, one that it does not refuse."""
+    name = change.name
     while True:
-        if given is not None:
-            value = given.decode(errors="surrogateescape").rstrip("\r\n")  # what is no UTF-8 is not printable
-        elif sys.stdin.isatty():
-            value = getpass(f"{name} (not shown): ")
-        else:
+        value = change.value
+        if value is None and not sys.stdin.isatty():
             message = f"the secret {name} is not in SSM: store it there, or name its source in [deployment.secrets]"
             raise ShepherdError(message)
-        wrong = None if value.isprintable() and value else "it must be printable text on one line"
+        if value is None:
+            value = getpass(f"{name} (not shown): ")
+        wrong = _unfit(value)
         if wrong is None and name == answers.parameter("bmdb-password"):
             wrong = first_ticks.refusal(answers, value)
         if wrong is None:
             return value
-        if given is not None:
+        if change.value is not None:
             message = f"the secret {name}: {wrong}"
             raise ShepherdError(message)
         note(wrong)

@@ -26,7 +26,7 @@ from shepherdctl.deployment.plan import (
 from shepherdctl.deployment.stored_settings import Stored, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from shepherdctl.deployment.answers import Answers
 
@@ -95,6 +95,17 @@ def described(name: str) -> Any:
             if "does not exist" in str(error):  # CloudFormation has no code of its own for that
                 return None
             raise
+
+
+def secrets(names: Collection[str]) -> dict[str, str]:
+    """
+    Return what SSM has for these parameters.
+
+    Raises:
+        SecretError: one is not there, or cannot be read.
+    """
+    store = SsmSecretStore(max_age_seconds=0)
+    return {name: store.get(name) for name in names}
 
 
 def stack(name: str) -> FoundStack | None:

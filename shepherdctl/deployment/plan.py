@@ -98,6 +98,8 @@ class Found:
     objects: Mapping[str, FoundObject] = field(default_factory=dict)
     """Settings, documents and code in the bucket, by key."""
     stack: FoundStack | None = None
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What is stored of those that have a source, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +129,9 @@ class StoreSecret:
     """Store a secret in SSM."""
 
     name: str
-    source: str | None
-    """None: it is asked for."""
+    value: str | None = field(repr=False)
+    """As its source has it; None: it is asked for."""
+    replaces: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +192,10 @@ def told(change: Change) -> str:
             text = f"keep versions of what is in {bucket}"
         case CloseBucket(bucket):
             text = f"block public access to {bucket}"
-        case StoreSecret(name, source):
-            text = f"store the secret {name} in SSM, {'from its source' if source else 'as you type it'}"
+        case StoreSecret(name, replaces=True):
+            text = f"replace the secret {name} in SSM: its source has another"
+        case StoreSecret(name, value):
+            text = f"store the secret {name} in SSM, {'as you type it' if value is None else 'from its source'}"
         case MakeSshKey(name, exists):
             text = f"store the {'public half of the SSH key' if exists else 'new SSH key'} {name} in SSM"
         case PutObject(bucket, key, content, replaces, why):
@@ -203,9 +208,13 @@ def told(change: Change) -> str:
     return text
 
 
-def plan(answers: Answers, found: Found, documents: Mapping[str, bytes], package: Package) -> list[Change]:
+def plan(
+    answers: Answers, found: Found, documents: Mapping[str, bytes], given: Mapping[str, str], package: Package
+) -> list[Change]:
     """
-    Return the changes that are left to do, in their order. *documents* are those that the answers name.
+    Return the changes that are left to do, in their order.
+
+    *documents* are those that the answers name, and *given* is what the sources of secrets have, by parameter.
 
     Raises:
         ConfigError: something is named that is nowhere, or the stack is in a state that a person must end.
@@ -213,7 +222,6 @@ def plan(answers: Answers, found: Found, documents: Mapping[str, bytes], package
     """
     if found.stack is not None:
         found.stack.require_ours(answers.stack)
-    secrets = {answers.parameter(name): answers.secrets.get(name) for name in answers.needed_secrets}
     listed = _of_bmcs(answers, documents)
     faults = [*_missing(answers, found), *_stuck(answers, found), *_unreadable(answers, listed)]
     if faults:
@@ -221,11 +229,7 @@ def plan(answers: Answers, found: Found, documents: Mapping[str, bytes], package
     return [
         *_bucket(answers, found),
         *_objects(answers, found, documents, package),
-        *(
-            StoreSecret(name, source)
-            for name, source in {**dict.fromkeys(listed), **secrets}.items()
-            if name not in found.parameters
-        ),
+        *_secrets([*listed, *map(answers.parameter, answers.needed_secrets)], found, given),
         *_ssh_key(answers, found),
         *_stack(answers, found, package),
     ]
@@ -270,6 +274,14 @@ def _bucket(answers: Answers, found: Found) -> Iterator[Change]:
         yield CloseBucket(answers.bucket)
     if bucket is None or not bucket.versioned:
         yield KeepVersions(answers.bucket)
+
+
+def _secrets(names: list[str], found: Found, given: Mapping[str, str]) -> Iterator[Change]:
+    for name in dict.fromkeys(names):
+        if name not in found.parameters:
+            yield StoreSecret(name, given.get(name))
+        elif name in given and given[name] != found.secrets[name]:
+            yield StoreSecret(name, given[name], replaces=True)
 
 
 def _ssh_key(answers: Answers, found: Found) -> Iterator[Change]:

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import termios
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.reduction import DupFd
@@ -113,6 +113,16 @@ class CommandLine:
         os.write(ours, typed.encode())
         return _rest(process, ours, status).decode()
 
+    def conversation(self, *arguments: str, replies: Sequence[tuple[str, str]], status: int = 0) -> str:
+        """Return all that a terminal shows, on which each of *replies* is typed after the prompt that it comes with."""
+        process, ours = self._start_on_terminal(100, arguments, everything=True)
+        shown, rest = b"", b""
+        for prompt, reply in replies:
+            before, rest = _read_until(ours, prompt.encode(), rest)
+            shown += before + prompt.encode()
+            os.write(ours, f"{reply}\n".encode())
+        return (shown + rest + _rest(process, ours, status)).decode()
+
     @contextmanager
     def interrupted(self, width: int, *arguments: str) -> Iterator[Callable[[bytes], bytes]]:
         """
@@ -125,10 +135,7 @@ class CommandLine:
 
         def until(text: bytes) -> bytes:
             nonlocal shown
-            while text not in shown:
-                assert select.select([ours], [], [], _SECONDS)[0], f"it shows {shown!r}"
-                shown += os.read(ours, 65_536)
-            before, _, shown = shown.partition(text)
+            before, shown = _read_until(ours, text, shown)
             return before
 
         try:
@@ -173,6 +180,9 @@ class CommandLine:
 def _command(arguments: tuple[str, ...], environment: Mapping[str, str], streams: list[Any]) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream.detach(), number)
+    if os.isatty(0):  # theirs is not the terminal of whoever runs the tests, which getpass would find
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - as long as the process
     sys.stdout = open(1, "w", buffering=1 if os.isatty(1) else -1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
@@ -185,6 +195,15 @@ def _command(arguments: tuple[str, ...], environment: Mapping[str, str], streams
     except Exception:  # noqa: BLE001 - as the interpreter does
         traceback.print_exc()
         sys.exit(1)
+
+
+def _read_until(terminal: int, text: bytes, shown: bytes) -> tuple[bytes, bytes]:
+    """Return what a terminal shows before *text*, and after it so far, beginning with what it has *shown*."""
+    while text not in shown:
+        assert select.select([terminal], [], [], _SECONDS)[0], f"it shows {shown!r}"
+        shown += os.read(terminal, 65_536)
+    before, _, after = shown.partition(text)
+    return before, after
 
 
 def _rest(process: ForkServerProcess, terminal: int, status: int) -> bytes:

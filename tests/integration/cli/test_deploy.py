@@ -259,6 +259,45 @@ def test_a_secret_without_a_source_stops_before_the_stack(folder: Path) -> None:
     assert there()["stacks"] == {}
 
 
+def test_a_stored_secret_follows_its_source(folder: Path) -> None:
+    """It is compared where the source is; who deploys from elsewhere changes nothing."""
+    name, ssm = "/shepherd/bmdb-password", boto3.client("ssm")
+
+    def stored() -> str:
+        return str(ssm.get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"])
+
+    deploy(folder, "--yes")
+    (folder / "password").write_text("neu")
+    _, messages = deploy(folder, "--dry-run")
+    assert f"- replace the secret {name} in SSM: its source has another\n" in messages
+    assert "neu" not in messages
+    assert stored() == "geheim"
+    deploy(folder, "--yes")
+    assert stored() == "neu"
+    (folder / "password").unlink()
+    _, messages = deploy(folder, "--yes")
+    assert f"the secret {name} cannot be read from where [deployment.secrets] says, and stays" in messages
+    assert stored() == "neu"
+
+
+def test_a_typed_secret_is_stored_and_not_shown(folder: Path, endpoint: str) -> None:
+    """It is asked for until it can be one."""
+    (folder / "shepherd.toml").write_text(ANSWERS.replace('bmdb-password = "password"', ""))
+    command_line = CommandLine(None, {"AWS_ENDPOINT_URL": endpoint})
+    options = (str(folder / "shepherd.toml"), "--build", str(folder / "build"))
+    secret = "bmdb-password (not shown): "
+    replies = [("to stop:", "shepherd"), (secret, ""), (secret, "hunter2")]
+    shown = command_line.conversation(
+        "deploy", *options, replies=replies, status=1
+    )  # moto finds no template at its own URL
+    assert "store the secret /shepherd/bmdb-password in SSM, as you type it" in shown
+    assert "it must be printable text on one line" in shown
+    assert "hunter2" not in shown
+    ssm = boto3.client("ssm", endpoint_url=endpoint)
+    stored = ssm.get_parameter(Name="/shepherd/bmdb-password", WithDecryption=True)["Parameter"]
+    assert (stored["Value"], stored["Type"]) == ("hunter2", "SecureString")
+
+
 def test_a_secret_in_place_of_its_source_is_shown_nowhere(folder: Path) -> None:
     """Nor stored: the answers are uploaded, with whatever they hold."""
     (folder / "shepherd.toml").write_text(ANSWERS.replace('"password"', '"hunter2"'))

@@ -61,7 +61,7 @@ def test_the_answers_make_a_deployment(folder: Path) -> None:
 @EVERY_EXAMPLE
 def test_the_plan_makes_everything_that_is_named(folder: Path) -> None:
     given = answers(folder)
-    changes = plan(given, Found("123456789012"), documents(folder), PACKAGE)
+    changes = plan(given, Found("123456789012"), documents(folder), {}, PACKAGE)
     put = {each.key for each in changes if isinstance(each, PutObject)}
     assert put == {"settings.toml", "code/template", *(f"documents/{name}" for name in given.documents)}
     secrets = {each.name for each in changes if isinstance(each, StoreSecret)}
