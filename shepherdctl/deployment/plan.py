@@ -32,6 +32,8 @@ _MACHINES = "machines.json"
 _OURS = "BmdbHost"
 """The parameter by which a stack is known as Shepherd's: it has no default."""
 _STUCK = "UPDATE_ROLLBACK_FAILED"
+HALFWAY = "UPDATE_FAILED"
+"""The state of a stack whose last update stopped and was not taken back, so that it is not what its template says."""
 _BEGUN = "REVIEW_IN_PROGRESS"
 """The state of a stack of which there is nothing but a change set."""
 
@@ -332,5 +334,7 @@ def _stack(answers: Answers, found: Found, package: Package) -> Iterator[Change]
     ]
     if stack.template != json.loads(package.objects[package.key]):
         why.append("the code or the template is another")
+    if stack.status == HALFWAY:
+        why.append(f"it is {HALFWAY}: a part of it is still as before")
     if why:
         yield DeployStack(answers.stack, creates=False, template=package.key, parameters=wanted, why=tuple(why))

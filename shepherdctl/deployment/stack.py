@@ -14,7 +14,7 @@ from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.wiring.adapters import CLOCK
 
 from shepherdctl.deployment.account import described, errors
-from shepherdctl.deployment.plan import FoundStack
+from shepherdctl.deployment.plan import HALFWAY, FoundStack
 from shepherdctl.output.printing import note
 from shepherdctl.output.readable_log import record_of
 
@@ -72,7 +72,12 @@ def deploy(change: DeployStack, template_url: str) -> bool:
             reason = changes.get("StatusReason", "")
             client.delete_change_set(ChangeSetName=made["Id"])
             if _NOTHING.search(reason):
-                return False
+                if described(change.stack)["StackStatus"] != HALFWAY:
+                    return False
+                reason = (
+                    f"it finds nothing to change, but the stack is {HALFWAY}: take its last update back with "
+                    f"aws cloudformation rollback-stack --stack-name {change.stack}, then run this again"
+                )
             raise ShepherdError(f"CloudFormation refuses the change of {change.stack}: {reason}")
         progress = _past(client, made["StackId"])
         client.execute_change_set(ChangeSetName=made["Id"])

@@ -389,6 +389,16 @@ def test_a_stack_whose_creation_failed_is_deleted_first(folder: Path, status: st
     assert there()["stacks"] == {"shepherd": "CREATE_COMPLETE"}
 
 
+def test_an_update_that_stopped_halfway_is_not_done(folder: Path) -> None:
+    """Template and answers are those that were wanted; what was made of them is not."""
+    deploy(folder, "--yes")
+    only_stack().status = "UPDATE_FAILED"
+    _, messages = deploy(folder, "--dry-run")
+    assert "update the stack shepherd: it is UPDATE_FAILED" in messages
+    _, messages = deploy(folder, "--yes", status=1)
+    assert "aws cloudformation rollback-stack --stack-name shepherd" in messages
+
+
 def test_a_rollback_that_failed_is_for_a_person(folder: Path) -> None:
     deploy(folder, "--yes")
     stack = only_stack()
