@@ -63,7 +63,8 @@ def deploy(
     missing (bucket, secrets, SSH key, documents), builds and uploads the code,
     creates or updates the stack, and waits until the loops have run. Lists all
     changes and asks first. May be repeated at any time, also after an
-    interruption. Uses your AWS credentials, in the region that FILE names.
+    interruption. Uses your AWS credentials, in the region that FILE names. With
+    --yes it stops at a stack that must be deleted first.
 
     Examples:
       shepherdctl deploy --dry-run
@@ -88,6 +89,12 @@ def deploy(
         return
     if changes and not yes:
         confirm(answers.stack)
+    elif deletion := next((each for each in changes if isinstance(each, DeleteFailedStack)), None):
+        message = (
+            f"the stack {deletion.stack} is {deletion.status} and must be deleted first, which --yes does not confirm: "
+            "run this without --yes, or first shepherdctl destroy"
+        )
+        raise ShepherdError(message)
     for change in changes:
         _carry_out(change, answers, found)
     ran = _ran(answers, changed=bool(changes))

@@ -162,7 +162,7 @@ class PutObject:
 
 @dataclass(frozen=True, slots=True)
 class DeleteFailedStack:
-    """Delete a stack whose creation failed: nothing of it is in use."""
+    """Delete what is left of a stack whose creation or deletion failed."""
 
     stack: str
     status: str
@@ -204,7 +204,7 @@ def told(change: Change) -> str:
             text = f"{'replace' if replaces else 'upload'} s3://{bucket}/{key} ({len(content)} bytes)"
             text = ": ".join([text, ", ".join(why)] if why else [text])
         case DeleteFailedStack(stack, status):
-            text = f"delete the stack {stack}: it is {status}, so that it cannot be updated, and nothing uses it"
+            text = f"delete what is left of the stack {stack}: it is {status}, so that it cannot be updated"
         case DeployStack(stack, creates):
             text = f"{'create' if creates else 'update'} the stack {stack}: {', '.join(change.why)}"
     return text

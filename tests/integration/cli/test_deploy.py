@@ -379,14 +379,20 @@ def test_a_deletion_that_ends_meanwhile_is_waited_for(folder: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("status", ["ROLLBACK_COMPLETE", "CREATE_FAILED", "DELETE_FAILED"])
-def test_a_stack_whose_creation_failed_is_deleted_first(folder: Path, status: str) -> None:
+def test_a_stack_whose_creation_failed_is_deleted_when_confirmed(folder: Path, status: str, endpoint: str) -> None:
     """It can neither be updated nor made again; moto calls it whatever it is told."""
     deploy(folder, "--yes")
-    stack = only_stack()
-    stack.status = status
-    _, messages = deploy(folder, "--yes")
-    assert f"delete the stack shepherd: it is {status}" in messages
-    assert there()["stacks"] == {"shepherd": "CREATE_COMPLETE"}
+    only_stack().status = status
+    _, messages = deploy(folder, "--yes", status=1)
+    assert f"delete what is left of the stack shepherd: it is {status}" in messages
+    assert "which --yes does not confirm" in messages
+    assert there()["stacks"] == {"shepherd": status}
+    command_line = CommandLine(None, {"AWS_ENDPOINT_URL": endpoint})
+    options = (str(folder / "shepherd.toml"), "--build", str(folder / "build"))
+    shown = command_line.conversation("deploy", *options, replies=[("to stop:", "shepherd")], status=1)
+    assert "DELETE_COMPLETE" in shown
+    assert "making a change set" in shown  # for which moto finds no template at its own URL
+    assert there()["stacks"] == {}
 
 
 def test_an_update_that_stopped_halfway_is_not_done(folder: Path) -> None:
