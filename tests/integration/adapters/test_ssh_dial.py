@@ -224,13 +224,3 @@ def test_wrong_private_key_is_a_fault_of_the_configuration(wrong: str) -> None:
         dialer(22, wrong)
     assert "AAAA" not in str(caught.value)
     assert caught.value.__cause__ is caught.value.__context__ is None
-
-
-def test_failed_and_closed_connections_leave_no_thread(
-    server: SshServer, stranger: Callable[..., int], deadline: Deadline
-) -> None:
-    before = set(threading.enumerate())
-    dialer(server.port).dial("127.0.0.1", None, deadline).close()
-    with pytest.raises(SshTimedOut):
-        dialer(stranger(b"SSH-2.0-slow\r\n")).dial("127.0.0.1", None, soon())
-    assert [thread for thread in set(threading.enumerate()) - before if "accept" not in thread.name] == []

@@ -691,19 +691,6 @@ def test_a_heartbeat_with_a_lost_answer_is_no_replay(
     assert api.handle(request).status == UNAUTHORIZED
 
 
-def test_a_connection_that_breaks_twice_is_an_outage(
-    fleet: Fleet, agent: SignedAgent, counting: BreakingConnection, capsys: pytest.CaptureFixture[str]
-) -> None:
-    api = endpoint(fleet.connect(counting.settings))
-    assert api.handle(agent.request()).status == OK
-    counting.lose("request")
-    counting.lose("request")
-    counting.lose("request")
-    assert api.handle(agent.request()).status == HTTPStatus.SERVICE_UNAVAILABLE
-    assert log_lines(capsys)[0]["cause"].startswith("CommitUnknown: ")
-    assert api.handle(agent.request()).status == OK
-
-
 @pytest.mark.parametrize("remembered", [False, True])
 def test_no_heartbeat_is_taken_in_an_unknown_schema(
     own_fleet: Fleet, remembered: bool, capsys: pytest.CaptureFixture[str]

@@ -14,7 +14,7 @@ import pytest
 from shepherd_core.agent.endpoint import AgentRequest
 from shepherd_core.domain.errors import ConfigError, EventInvalid
 from shepherd_core.domain.pace import Pace
-from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse, OSInstallationRequest
+from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse
 from shepherd_core.wiring import agent_endpoint, pace
 
 from agent.shepherd_agent.ed25519 import PrivateKey
@@ -30,11 +30,10 @@ from simulator.environment import certificate
 from simulator.environment.agent_endpoint import AgentEndpoint, function_invoker
 from simulator.lambda_.service import Invocation
 from tests.conftest import log_lines
-from tests.support.agents.installation_key import signed_request, taught
+from tests.support.agents.installation_key import taught
 from tests.support.agents.signed_agent import SignedAgent
 from tests.support.bmdb.fleet import Fleet
 from tests.support.deployment import function_process
-from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[3]
 SAMPLE: dict[str, Any] = json.loads((ROOT / "events" / "agent_api.json").read_text())
@@ -229,25 +228,3 @@ def test_an_agent_reports_over_https_whatever_its_clock_says(
         agent.heartbeats.send()
     assert fleet.facts(agent.machine_id) == {"agent_started", "agent_heartbeat"}
     assert fleet.sql("SELECT hardware_report_raw FROM machine_hardware_report") == [[HARDWARE]]
-
-
-def test_an_agent_is_asked_to_install_and_reports_it_once(
-    fleet: Fleet, served: tuple[str, bytes], tmp_path: Path
-) -> None:
-    command = tmp_path / "agent.install"
-    command.write_text(f"#!/bin/sh\necho run >>{tmp_path}/runs\n")
-    command.chmod(0o755)
-    agent = RealAgent(fleet, *served, command)
-    request = signed_request(OSInstallationRequest(generation=7), machine_id=str(agent.machine_id))
-    fleet.request_installation(agent.machine_id, 7, request.SerializeToString())
-
-    def reported() -> bool:
-        agent.heartbeats.send()
-        return fleet.sql("SELECT generation, os_installation_result FROM machine_os_installation_report") == [
-            [7, "Success"]
-        ]
-
-    eventually(reported)
-    agent.heartbeats.send()
-    assert (tmp_path / "runs").read_text() == "run\n"
-    assert fleet.sql("SELECT process FROM machine_need") == [[None]]

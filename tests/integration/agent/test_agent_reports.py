@@ -450,18 +450,6 @@ def test_a_refusal_does_not_take_the_place_of_an_outcome(server: AgentServer, ag
     assert not agent.reports()
 
 
-def test_the_machine_is_installed_once_also_by_later_agents(server: AgentServer, agent: Agent, runs: Path) -> None:
-    assert agent.install(2).HasField("success")
-    for generation in (2, 1):
-        newer = Agent(server, agent.command)
-        report = newer.install(generation)
-        assert report.generation == generation
-        assert report.error.error == "refused: an earlier agent has started generation 2: request a later one"
-    newer.ask(3)
-    eventually(lambda: newer.outcome().generation == 3)
-    assert runs.read_text() == "run\nrun\n"
-
-
 def test_without_a_record_nothing_is_installed(agent: Agent, runs: Path, tmp_path: Path) -> None:
     Path(f"{agent.command}.generation").symlink_to(tmp_path / "elsewhere")
     assert "could not be run: [Errno 40]" in agent.install().error.error

@@ -105,17 +105,6 @@ def test_nothing_is_requested_when_something_came_in_between(fleet: Fleet, conne
     assert installation.load(connection, machine_id) == before
 
 
-def test_one_of_two_concurrent_requests_is_refused(fleet: Fleet, connection: Connection) -> None:
-    """Both read, both request: one image is installed, and the other operator learns that."""
-    machine_id = fleet.started_machine()
-    seen = installation.load(connection, machine_id)
-    assert installation.request(connection, machine_id, IMAGE, seen) == 1
-    assert installation.request(fleet.connect(), machine_id, OTHER, seen) is None
-    request = installation.load(connection, machine_id).request
-    assert request is not None
-    assert OSInstallationRequest.FromString(request.raw).metropolis == IMAGE
-
-
 @pytest.mark.parametrize("asked_before", [False, True])
 def test_a_request_that_waits_for_another_sees_its_change(fleet: Fleet, asked_before: bool) -> None:
     """There may be no request row yet: then the insertion waits for the other's, and the newest state counts."""

@@ -1,7 +1,5 @@
 """One lock for each machine, whatever the process: every one that there is, and one that somebody may add."""
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 from uuid import UUID
 
@@ -12,7 +10,6 @@ from shepherd_core.domain.errors.bmdb import WorkConflict
 from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.fleet import Fleet, ids
-from tests.support.waiting import WAIT_SECONDS
 
 PROCESSES = [*Process, cast("Process", "ShepherdMadeUp")]
 
@@ -53,27 +50,6 @@ def test_work_that_has_begun_keeps_every_process_away(fleet: Fleet, second: Proc
     assert fleet.holders(machine_id) == [session.session_id]
     assert work.cancel(session, held) == {machine_id}
     assert locked(other, second, machine_id)
-
-
-def test_of_all_processes_at_once_one_gets_the_machine(fleet: Fleet) -> None:
-    machine_id = fleet.provided_machine()
-    together = threading.Barrier(len(PROCESSES))
-    rounds = 10
-
-    def compete(process: Process) -> int:
-        session, had = fleet.open_session(connection=fleet.connect()), 0
-        for _ in range(rounds):
-            together.wait(WAIT_SECONDS)
-            if locked(session, process, machine_id):
-                had += 1
-                assert fleet.holders(machine_id) == [session.session_id]
-            together.wait(WAIT_SECONDS)
-            work.let_go(session)
-        return had
-
-    with ThreadPoolExecutor(len(PROCESSES)) as pool:
-        had = [each.result() for each in [pool.submit(compete, process) for process in PROCESSES]]
-    assert sum(had) == rounds
 
 
 def test_a_late_lost_statement_gives_up_no_later_lock(fleet: Fleet) -> None:

@@ -9,8 +9,6 @@ from shepherd_core.bmdb.machines import lookup, overview, pauses
 from shepherd_core.bmdb.machines.search import matching
 from shepherd_core.bmdb.recovery import explain
 from shepherd_core.bmdb.recovery.explain import Block
-from shepherd_core.bmdb.work import work
-from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
@@ -133,15 +131,6 @@ def test_the_longest_of_several_pauses_counts(fleet: Fleet) -> None:
     assert claimed(session, START) == []
     fleet.pass_time(600)
     assert ids(claimed(session, START)) == [machine_id]
-
-
-def test_work_in_progress_continues_during_a_pause(fleet: Fleet) -> None:
-    machine_id = fleet.provided_machine()
-    session = fleet.open_session()
-    held = claimed(session, START)
-    pauses.pause(fleet.connection, owner="me", reason="?")
-    assert work.fail(session, {each: work.Failure(ShepherdError("?"), 0) for each in held}) == {machine_id}
-    assert claimed(session, START) == []
 
 
 def test_a_pause_that_is_over_is_not_the_same(fleet: Fleet) -> None:

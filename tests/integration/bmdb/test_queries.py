@@ -3,7 +3,6 @@
 from uuid import UUID, uuid4
 
 import pytest
-from shepherd_core.bmdb.agents import host_keys
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import lookup, pauses
 from shepherd_core.bmdb.machines.search import matching
@@ -66,20 +65,6 @@ def test_the_list_shows_what_machines_need_and_what_blocks_them(fleet: Fleet, co
     }
 
 
-def test_one_machine_is_shown_with_everything(fleet: Fleet, connection: Connection) -> None:
-    machine_id = fleet.provided_machine()
-    fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'host key', now())", id=machine_id)
-    session = fleet.open_session(seconds=2 * 3600)
-    (held,) = claimed(session, START)
-    work.fail(session, {held: Failure(ShepherdError("no luck"), 60)})
-    fleet.pass_time(60)
-    claimed(session, START)
-    shown = lookup.show_machine(connection, machine_id)
-    assert (shown.needs, shown.provider_id, shown.host_key) == (START, "machine-1", "host key")
-    assert [(backoff.cause, backoff.last_interval_seconds) for backoff in shown.backoffs] == [("no luck", 60)]
-    assert [(each.process, each.component_name) for each in shown.work] == [(START, "test")]
-
-
 def test_an_unknown_machine_is_reported_as_unknown(connection: Connection) -> None:
     with pytest.raises(MachineUnknown):
         lookup.show_machine(connection, uuid4())
@@ -115,17 +100,6 @@ def test_an_ambiguous_name_is_refused(fleet: Fleet, connection: Connection) -> N
     lines = str(refused.value).splitlines()[1:]
     assert f"  machine-1 ({machines[0]}) at fra" in lines
     assert (len(lines), lines[-1]) == (11, "  and more")
-
-
-def test_a_forgotten_host_key_is_gone(fleet: Fleet, connection: Connection) -> None:
-    machine_id = fleet.provided_machine()
-    fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
-    assert host_keys.forget_host_key(connection, machine_id, "alice")
-    assert not host_keys.forget_host_key(connection, machine_id, "bob")
-    assert [(line.event, line.failed_cause) for line in history.read_history(connection, machine_id)] == [
-        ("HostKeyForgotten", "alice")
-    ]
-    assert claimed(fleet.open_session(), START)[0].host_key is None
 
 
 def test_the_time_of_day_is_the_databases(fleet: Fleet, connection: Connection) -> None:

@@ -10,13 +10,12 @@ from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.errors import ShepherdError
-from shepherd_core.domain.errors.bmdb import MachineUnknown, WorkConflict
+from shepherd_core.domain.errors.bmdb import MachineUnknown
 from shepherd_core.domain.machine import HostKeyOrigin, Process, ProviderId
-from shepherd_core.domain.remediation import REBOOT, REINSTALL, USUAL_TIMEOUTS, NextStep, Step
+from shepherd_core.domain.remediation import REINSTALL, USUAL_TIMEOUTS, NextStep, Step
 
 from tests.support import defaults
 from tests.support.bmdb.fleet import Fleet, claimed, ids
-from tests.support.bmdb.work_ends import finish_recovery
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 KEY = bytes(range(32))
@@ -36,15 +35,6 @@ def test_a_claim_locks_and_records_what_it_takes(fleet: Fleet, session: Session)
     assert claim == [held]
     assert fleet.holders(machine_id) == [session.session_id]
     assert fleet.events(machine_id) == ["Started"]
-
-
-def test_a_claim_takes_no_more_than_its_limit(fleet: Fleet, session: Session) -> None:
-    machines = [fleet.provided_machine() for _ in range(3)]
-    assert len(claimed(session, START, 2)) == 2
-    assert len(fleet.sql("SELECT 1 FROM work")) == 2
-    assert len(claimed(session, START, 2)) == 1
-    assert claimed(session, START, 2) == []
-    assert {row[0] for row in fleet.sql("SELECT machine_id FROM work")} == set(machines)
 
 
 @pytest.mark.parametrize("seen", [None, "pinned"])
@@ -96,50 +86,6 @@ def test_a_failure_pins_no_host_key(fleet: Fleet, session: Session) -> None:
     assert fleet.sql("SELECT 1 FROM machine_host_key") == []
 
 
-def test_a_finished_recovery_lets_the_initializer_start_over(fleet: Fleet, session: Session) -> None:
-    """The reboot ended the agent; the next start waits until the machine should be up, without billed sleep."""
-    machine_id = fleet.unhealthy_machine()
-    fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
-    held = claimed(session, RECOVER)
-    remediation.record_attempts(session, dict.fromkeys(held, NextStep(Step(REBOOT, 1, USUAL_TIMEOUTS), 1)))
-    assert finish_recovery(session, held, 120) == {machine_id}
-    assert fleet.facts(machine_id) == {"host_key", "rebooted"}
-    assert claimed(session, START) == []
-    assert claimed(session, RECOVER) == []
-    fleet.pass_time(120)
-    assert ids(claimed(session, START)) == [machine_id]
-
-
-@pytest.mark.parametrize("process", [START, RECOVER])
-def test_finishing_resets_the_backoff(fleet: Fleet, session: Session, process: Process) -> None:
-    machine_id = fleet.provided_machine() if process is START else fleet.unhealthy_machine()
-    (held,) = claimed(session, process)
-    work.fail(session, {held: Failure(ShepherdError("no luck"), 60)})
-    fleet.pass_time(60)
-    (held,) = claimed(session, process)
-    assert held.last_interval_seconds == 60
-    if process is START:
-        work.finish_agent_start(session, {held: AgentStarted(KEY, None)})
-        fleet.change("DELETE FROM machine_agent_started")
-    else:
-        finish_recovery(session, [held], 0)
-        fleet.change(
-            f"INSERT INTO machine_agent_started VALUES ('{machine_id}', now() - interval '1 day', '\\x{KEY.hex()}')"
-        )
-    (held,) = claimed(session, process)
-    assert held.last_interval_seconds is None
-
-
-@pytest.mark.parametrize("other", [START, RECOVER])
-def test_a_backoff_is_of_one_machine_and_process(fleet: Fleet, session: Session, other: Process) -> None:
-    fleet.provided_machine() if other is START else fleet.unhealthy_machine()
-    (held,) = claimed(session, other)
-    work.fail(session, {held: Failure(ShepherdError("no luck"), 3600)})
-    fleet.provided_machine() if other is START else fleet.change("DELETE FROM machine_agent_started")
-    (held,) = claimed(session, START)
-    assert held.last_interval_seconds is None
-
-
 def test_work_on_a_named_machine_begins_due_or_not(fleet: Fleet, session: Session) -> None:
     """An operator's reboot does not wait for a schedule, and no loop interferes."""
     machine_id = fleet.provided_machine()
@@ -157,16 +103,6 @@ def test_a_bare_machine_can_be_worked_on_by_name(fleet: Fleet, session: Session)
     assert held.provider_id is None
     assert work.fail(session, {held: Failure(ShepherdError("no luck"), 60)}) == {machine_id}
     assert work.start_work(session, machine_id, "?").last_interval_seconds == 60
-
-
-def test_a_machine_in_work_is_not_taken_by_name(fleet: Fleet, session: Session) -> None:
-    machine_id = fleet.provided_machine()
-    claimed(session, START)
-    for other in (session, fleet.open_session()):
-        with pytest.raises(WorkConflict, match=f"{machine_id} is being worked on"):
-            work.start_work(other, machine_id, "?")
-    assert fleet.events(machine_id) == ["Started"]
-    assert fleet.holders(machine_id) == [session.session_id]
 
 
 def test_work_on_an_unknown_machine_is_refused(fleet: Fleet, session: Session) -> None:

@@ -6,10 +6,9 @@ Two crash points of each scenario; ``make chaos`` tries all, and the next invoca
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from random import Random
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -18,7 +17,7 @@ from shepherd_core.providers.equinix.objects import token_tag
 
 from simulator.environment.postgres import Postgres
 from simulator.machines.pool import MachinePool
-from tests.chaos.crash_points import Context, KillAt, Killed, Points, alive
+from tests.chaos.crash_points import KillAt, Points, alive
 from tests.chaos.explore import (
     OUTAGE_SECONDS,
     SOON_SECONDS,
@@ -142,25 +141,6 @@ def test_a_killed_invocation_has_no_further_effect(real_time: Fleet) -> None:
         assert kill.killed
         assert len(kill.names) == 20
         assert real_time.sql("SELECT count(*) FROM sessions") == [[1]]
-
-
-def test_code_that_catches_the_kill_is_reported(real_time: Fleet) -> None:
-    class Careless(Provisioning):
-        def tick(self, environment: Environment, points: Context) -> Any:
-            with suppress(Killed):
-                return super().tick(environment, points)
-
-    scenario = Careless(real_time)
-    with closing(scenario.arrange()) as environment:
-        assert invoke(scenario, environment, Explored(), KillAt(5)) == ["some code caught the kill"]
-
-
-def test_an_undisturbed_invocation_is_checked_after_every_effect(real_time: Fleet) -> None:
-    scenario = Recoveries(real_time)
-    with closing(scenario.arrange()) as environment:
-        explored, kill = Explored(), KillAt()
-        assert invoke(scenario, environment, explored, kill) == []
-        assert explored.checks == len(kill.names) + 2, "before the first too, and at the end"
 
 
 @pytest.fixture(scope="module")

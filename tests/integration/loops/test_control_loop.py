@@ -6,7 +6,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from queue import SimpleQueue
@@ -42,7 +41,6 @@ from tests.support.waiting import WAIT_SECONDS, eventually
 if TYPE_CHECKING:
     Counts = dict[Metric, float]
 
-HOST_KEY = "ssh-ed25519 AAAA"
 ENDED = (Metric.FINISHED, Metric.FAILED, Metric.CANCELED)
 
 
@@ -205,16 +203,6 @@ def test_a_failed_invocation_records_its_cause_and_counts(fleet: Fleet, run: Run
     assert (found.counts["claimed"], found.counts["backlog"]) == (1, 1)
 
 
-def test_the_longest_waiting_machine_comes_first(fleet: Fleet, run: Runner) -> None:
-    machines = []
-    for _ in range(3):
-        machines.append(fleet.provided_machine())
-        fleet.pass_time(10)
-    loop = FakeLoop()
-    run(loop, concurrency=1)
-    assert loop.machines == machines
-
-
 def test_the_concurrency_limits_the_machines_in_work(fleet: Fleet, run: Runner) -> None:
     for _ in range(9):
         fleet.provided_machine()
@@ -322,37 +310,7 @@ def test_a_failure_is_kept_with_its_cause(
     assert ("in run_task" in line.get("exception", "")) is (logged == "ERROR")
 
 
-def test_failed_work_waits_longer_each_time(fleet: Fleet, run: Runner) -> None:
-    machine = fleet.provided_machine()
-    loop = FakeLoop(raises(SshRefused()))
-    for interval in (60, 72, 87, 105):
-        assert run(loop)[Metric.FAILED] == 1
-        fleet.pass_time(interval - WAIT_SECONDS)
-        assert run(loop)[Metric.CLAIMED] == 0
-        fleet.pass_time(WAIT_SECONDS)
-    assert run(FakeLoop())[Metric.FINISHED] == 1
-    assert lookup.show_machine(fleet.connection, machine).backoffs == []
-
-
 # --- time ---
-
-
-def test_a_machines_time_limit_ends_its_work(
-    fleet: Fleet, run: Runner, clock: ManualClock, hang: Callable[[], None]
-) -> None:
-    """A library that hangs beyond its deadline must cost one machine its turn, and no other."""
-    stuck, other = fleet.provided_machine(), fleet.provided_machine()
-
-    def run_task(task: Task) -> None:
-        if task.work.machine_id == stuck:
-            clock.now += 60 + MARGIN_SECONDS
-            hang()
-
-    counts = run(FakeLoop(run_task), concurrency=1)
-    assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 1)
-    cause = history.read_history(fleet.connection, stuck)[0].failed_cause
-    assert cause == "the work did not end within machine_seconds, 60"
-    assert fleet.facts(other) == {"agent_started"}
 
 
 @pytest.mark.parametrize("error", [None, SshRefused()])
@@ -378,6 +336,8 @@ def test_a_result_after_the_time_limit_counts_for_nothing(
     counts = run(FakeLoop(run_task), concurrency=1)
     assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 1)
     assert fleet.events(stuck) == ["Started", "Failed"]
+    cause = history.read_history(fleet.connection, stuck)[0].failed_cause
+    assert cause == "the work did not end within machine_seconds, 60"
     assert fleet.facts(stuck) == set()
     assert [line["message"] for line in log_lines(capsys)] == ["work failed"]
 
@@ -531,29 +491,6 @@ def test_nothing_is_committed_when_the_session_was_lost(
     assert not {"Finished", "Failed"} & set(fleet.events(machine))
     assert fleet.facts(machine) == set()
     assert lookup.show_machine(fleet.connection, machine).backoffs == []
-
-
-def test_a_worker_whose_session_expired_changes_nothing(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
-    machine = fleet.provided_machine()
-    began, taken_over = threading.Event(), threading.Event()
-
-    def run_task(_: Task) -> None:
-        began.set()
-        assert taken_over.wait(WAIT_SECONDS)
-
-    with ThreadPoolExecutor(1) as pool:
-        frozen = pool.submit(run, FakeLoop(run_task), connection=fleet.connect())
-        assert began.wait(WAIT_SECONDS)
-        kill_sessions(fleet)
-        fleet.open_session().close()
-        fleet.change("DELETE FROM work_backoff")
-        assert run(FakeLoop())[Metric.FINISHED] == 1
-        before = fleet.sql("SELECT * FROM machine_agent_started")
-        taken_over.set()
-        with pytest.raises(SessionExpired):
-            frozen.result(WAIT_SECONDS)
-    assert fleet.events(machine) == ["Started", "Expired", "Started", "Finished"]
-    assert fleet.sql("SELECT * FROM machine_agent_started") == before
 
 
 def test_a_work_that_was_lost_alone_is_counted_as_nothing(

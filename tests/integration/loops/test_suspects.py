@@ -172,18 +172,6 @@ def test_work_that_ends_starts_the_count_over(functions: Functions, refused: boo
     assert fleet.sql("SELECT 1 FROM work_backoff WHERE deaths > 0") == []
 
 
-def test_a_batch_whose_function_died_is_worked_on_singly(functions: Functions) -> None:
-    """A function that is cut off is mostly no fault of its machines."""
-    fleet = functions.fleet
-    machines = [fleet.provided_machine() for _ in range(10)]
-    die_together(functions, machines)
-    fleet.pass_time(30)
-    loop = functions.invoke()
-    assert sorted(loop.machines) == sorted(machines)
-    assert loop.most_at_once == 1
-    assert functions.open() == functions.quarantined() == set()
-
-
 def test_an_outage_of_the_functions_quarantines_no_machine(functions: Functions) -> None:
     """
     A broken deployment kills every function, with any machine: none of them is proved to be the cause.

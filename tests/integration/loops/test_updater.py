@@ -187,16 +187,6 @@ def test_machines_that_are_not_ready_are_compared_alone(fleet: Fleet, listed: Li
     assert facts(fleet, settled) == ["r", "192.0.2.1", "fra", "Running"]
 
 
-def test_each_chunk_takes_one_statement_after_one_listing(fleet: Fleet, listed: Listed, run: Run) -> None:
-    """Never a call for a machine; and no statement grows with the fleet."""
-    plant_many(fleet, listed)
-    connection = Watched(fleet)
-    assert counted(run(listed, connection=connection)) == {"updated": MANY}
-    assert listed.asked == 1
-    assert connection.ran.count("write_facts") == 3
-    assert moved(fleet) == MANY
-
-
 def test_a_machine_that_vanishes_is_missing_until_it_is_back(fleet: Fleet, listed: Listed, run: Run) -> None:
     """What else is known of it stays: somebody will look for it there."""
     machine_id, other = plant(fleet, listed, 2)
@@ -213,26 +203,6 @@ def test_a_machine_that_vanishes_is_missing_until_it_is_back(fleet: Fleet, liste
     assert facts(fleet, machine_id) == facts(fleet, other) == UP
 
 
-def test_a_failed_machine_that_vanishes_stays_failed(fleet: Fleet, listed: Listed, run: Run) -> None:
-    """It is stranded, so the drift limit does not count it."""
-    (machine_id,) = plant(fleet, listed, 1)
-    record(fleet, machine_id, status="ProvisioningFailedPermanent")
-    listed.machines.clear()
-    fleet.pass_time(HOUR)
-    assert counted(run(listed)) == {}
-    assert facts(fleet, machine_id)[3] == "ProvisioningFailedPermanent"
-
-
-def test_a_machine_that_was_just_created_is_not_missed(fleet: Fleet, listed: Listed, run: Run) -> None:
-    """Listings lag; it stays not_ready, and is looked for again in a minute."""
-    (machine_id,) = plant(fleet, listed, 1, age_seconds=0)
-    listed.machines.clear()
-    assert counted(run(listed)) == {"not_ready": 1}
-    fleet.pass_time(HOUR)
-    assert counted(run(listed)) == {"updated": 1, "not_ready": 1, "missing": 1}
-    assert facts(fleet, machine_id) == [None, None, None, "Missing"]
-
-
 def test_a_machine_provided_during_the_listing_is_not_missed(fleet: Fleet, listed: Listed, run: Run) -> None:
     """Its intent may be old, from an interrupted invocation, and the listing older than the machine."""
     plant(fleet, listed, 1)
@@ -240,16 +210,6 @@ def test_a_machine_provided_during_the_listing_is_not_missed(fleet: Fleet, liste
     listed.meanwhile = lambda: plant(fleet, other, 1)
     assert counted(run(listed)) == {"updated": 1, "not_ready": 1}
     assert fleet.sql("SELECT count(*) FROM machine_provided WHERE provider_status IS NULL") == [[1]]
-
-
-def test_machines_of_another_provider_are_not_touched(fleet: Fleet, listed: Listed, run: Run) -> None:
-    plant(fleet, listed, 1)
-    other = fleet.provided_machine("equinix")
-    fleet.pass_time(HOUR)
-    assert counted(run(listed)) == {"updated": 1, "not_ready": 1}
-    assert facts(fleet, other) == [None] * 4
-    run(listed)
-    assert listed.asked == 1
 
 
 # --- refusals ---

@@ -107,6 +107,7 @@ def test_a_creation_without_answer_is_found_with_its_host_key(site: Site, replay
     again = site.create()
     assert again.host_key == site.told()["ed25519_public"]
     assert [found.id for found in site.api.instances()] == [again.provider_id]
+    assert site.provider.boot_seconds == 60  # each attempt before would ask EC2 for its address in vain
     assert {launch["SubnetId"] for launch in site.api.launches} == {site.api.launches[0]["SubnetId"]}
 
 

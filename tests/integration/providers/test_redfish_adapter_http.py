@@ -81,14 +81,6 @@ def test_an_effect_is_tried_once(site: Site, fault: Any) -> None:
     assert [call.split()[0] for call in site.bmc.calls] == ["GET", "GET", "PATCH", "POST"]
 
 
-@pytest.mark.parametrize("body", ["", "[]", '{"PowerState": '])
-def test_an_answer_that_is_no_redfish_is_none(site: Site, body: str) -> None:
-    """Login pages and half-started firmware answer with 200 too."""
-    site.bmc.faults.add(FakeAnswer(times=0, status=200, body=body))
-    with pytest.raises(ProviderUnavailable):
-        site.provider().reboot(NAME, site.permission)
-
-
 @pytest.mark.parametrize(
     "body",
     [

@@ -117,19 +117,6 @@ def test_clocks_may_differ_within_the_tolerance(fleet: Fleet, clock: ManualClock
 
 
 @jumps
-def test_a_killed_functions_locks_end_as_usual(fleet: Fleet, clock: ManualClock, seconds: float) -> None:
-    """A session whose deadline was written by a clock a day ahead would be alive for a day."""
-    fleet.provided_machine()
-    fleet.move_clock(seconds)
-    for _ in range(3):
-        with pytest.raises(ClockDiffers):
-            claimed(fleet.open_session(), Process.AGENT_START)
-    fleet.move_clock(-seconds)
-    fleet.pass_time(MINUTE)
-    assert claimed(fleet.open_session(), Process.AGENT_START)
-
-
-@jumps
 def test_a_dead_machine_is_recovered_in_its_usual_time(fleet: Fleet, clock: ManualClock, seconds: float) -> None:
     """It dies while the clock is wrong; those that report are left alone."""
     env = RecoveryEnvironment(fleet, clock)

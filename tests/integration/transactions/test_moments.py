@@ -9,7 +9,6 @@ from uuid import UUID
 import pytest
 from shepherd_core.bmdb.agents import host_keys
 from shepherd_core.bmdb.listings import provisioning
-from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.recovery import budget, remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
@@ -191,12 +190,6 @@ def test_an_end_ends_nothing_that_it_was_not_given(fleet: Fleet, session: Sessio
     assert {first.machine_id, second.machine_id} == set(machines)
     assert fleet.holders(second.machine_id) == [session.session_id]
     assert fleet.events(second.machine_id) == ["Started"]
-
-
-def test_a_pause_of_recovery_holds_up_absent_machines(fleet: Fleet, session: Session) -> None:
-    overdue_machine(fleet)
-    pauses.pause(fleet.connection, owner="me", reason="?", process=RECOVER)
-    assert claimed(session, RECOVER) == []
 
 
 def test_absent_machines_are_claimed_longest_due_first(fleet: Fleet, session: Session) -> None:

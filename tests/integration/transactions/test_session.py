@@ -1,13 +1,10 @@
 """Sessions: alive until their deadline, and what happens to their work when they expire."""
 
-from collections.abc import Callable
 from threading import Event
 
 import pytest
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
-from shepherd_core.bmdb.work.work import Failure
-from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import Process
 
@@ -30,47 +27,12 @@ def test_a_renewal_moves_the_deadline(fleet: Fleet, clock: ManualClock) -> None:
     assert 59 < float(fleet.sql(left)[0][0]) <= 60
 
 
-@pytest.mark.parametrize("call", ["renew", "claim", "start_work"])
-def test_a_session_past_its_deadline_is_over(fleet: Fleet, call: str) -> None:
-    machine_id = fleet.provided_machine()
-    session = fleet.open_session()
-    fleet.pass_time(3600)
-    calls: dict[str, Callable[[], object]] = {
-        "renew": session.renew,
-        "claim": lambda: claimed(session, START, 1),
-        "start_work": lambda: work.start_work(session, machine_id, "?"),
-    }
-    for _ in range(2):
-        with pytest.raises(SessionExpired):
-            calls[call]()
-    assert fleet.events(machine_id) == []
-    assert ids(claimed(fleet.open_session(), START)) == [machine_id]
-
-
 def dead_session_with_work(fleet: Fleet) -> tuple[Session, work.Work]:
     fleet.provided_machine()
     session = fleet.open_session()
     (held,) = claimed(session, START)
     fleet.pass_time(3600)
     return session, held
-
-
-@pytest.mark.parametrize("swept", [False, True])
-def test_an_expired_session_can_end_no_work(fleet: Fleet, swept: bool) -> None:
-    session, held = dead_session_with_work(fleet)
-    if swept:
-        fleet.open_session()
-    before, backoffs = fleet.events(held.machine_id), fleet.sql("SELECT * FROM work_backoff")
-    for ended in (
-        work.finish_agent_start(session, {held: work.AgentStarted(bytes(32), "host key")}),
-        work.fail(session, {held: Failure(ShepherdError("no luck"), 60)}),
-        work.cancel(session, [held]),
-    ):
-        assert ended == set()
-    assert fleet.events(held.machine_id) == before
-    assert fleet.facts(held.machine_id) == set()
-    assert fleet.sql("SELECT * FROM work_backoff") == backoffs
-    assert len(backoffs) == swept
 
 
 def test_opening_a_session_ends_the_work_of_expired_ones(fleet: Fleet) -> None:
@@ -123,33 +85,11 @@ def test_a_session_that_has_just_expired_is_not_deleted_yet(fleet: Fleet) -> Non
         assert fleet.sql("SELECT session_id FROM sessions") == left
 
 
-def test_closing_cancels_unfinished_work(fleet: Fleet) -> None:
-    machine_id = fleet.provided_machine()
-    session = fleet.open_session()
-    claimed(session, START)
-    session.close()
-    assert session.seconds_left() <= 0
-    assert fleet.events(machine_id) == ["Started", "Canceled"]
-    assert fleet.sql("SELECT 1 FROM sessions") == []
-    assert ids(claimed(fleet.open_session(), START)) == [machine_id]
-
-
 def test_a_session_may_be_closed_twice_and_after_it_expired(fleet: Fleet) -> None:
     session, held = dead_session_with_work(fleet)
     session.close()
     session.close()
     assert fleet.events(held.machine_id) == ["Started", "Canceled"]
-
-
-def test_closing_one_session_leaves_the_work_of_others_alone(fleet: Fleet) -> None:
-    machines = {fleet.provided_machine(), fleet.provided_machine()}
-    first, second = fleet.open_session(), fleet.open_session()
-    (held,) = claimed(first, START, 1)
-    (other,) = claimed(second, START, 1)
-    assert {held.machine_id, other.machine_id} == machines
-    first.close()
-    assert fleet.holders(other.machine_id) == [second.session_id]
-    assert work.cancel(second, [other]) == {other.machine_id}
 
 
 def test_a_session_is_renewed_during_a_slow_call(fleet: Fleet, clock: ManualClock) -> None:

@@ -4,13 +4,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
-from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors import NoLongerDue, ShepherdError
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.remediation import REBOOT, Step, StepKind, Timeouts
 
+from tests.support import defaults
 from tests.support.bmdb.fleet import Fleet
 
 KEY = bytes(range(32))
@@ -48,9 +50,15 @@ def _fail(session: Session, held: Sequence[work.Work]) -> set[UUID]:
     return work.fail(session, {each: Failure(ShepherdError("no luck"), 60) for each in held})
 
 
+def _leave_alone(session: Session, held: Sequence[work.Work]) -> set[UUID]:
+    reason = NoLongerDue("its agent reports again", recovered=True)
+    return remediation.leave_alone(session, dict.fromkeys(held, reason), defaults.RULES.backoff)
+
+
 ENDS = {
     "finish_agent_start": End(Process.AGENT_START, "Finished", _finish_agent_start),
     "finish_recovery": End(Process.RECOVERY, "Finished", finish_recovery),
+    "leave_alone": End(Process.RECOVERY, "Recovered", _leave_alone),
     "end_undone (failed)": End(Process.AGENT_START, "Failed", _fail),
     "end_undone (canceled)": End(Process.AGENT_START, "Canceled", work.cancel),
 }

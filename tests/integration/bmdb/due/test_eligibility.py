@@ -143,17 +143,6 @@ def test_only_the_loop_that_a_machine_needs_claims_it(
         assert ids(claimed(session, loop)) == ([machine_id] if loop is needs else [])
 
 
-@pytest.mark.parametrize(("plant", "process"), [(provided, START), (unhealthy, RECOVER)])
-def test_an_operators_work_keeps_loops_away(fleet: Fleet, plant: Callable[[Fleet], UUID], process: Process) -> None:
-    """A loop would start an agent on a machine that reboots."""
-    machine_id = plant(fleet)
-    first, second = fleet.open_session(), fleet.open_session()
-    held = work.start_work(first, machine_id, "?")
-    assert claimed(second, process) == []
-    work.cancel(first, [held])
-    assert ids(claimed(second, process)) == [machine_id]
-
-
 def test_the_timeouts_of_an_agent_are_settings(fleet: Fleet) -> None:
     never, once = fleet.started_machine(30), fleet.unhealthy_machine(20)
     session = fleet.open_session()

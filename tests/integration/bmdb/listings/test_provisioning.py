@@ -108,15 +108,6 @@ def test_a_host_key_that_the_provider_knows_is_pinned(fleet: Fleet, session: Ses
     assert ("host_key" in fleet.facts(machine_id)) is (host_key is not None)
 
 
-def test_a_host_key_is_pinned_only_with_the_machine(fleet: Fleet, session: Session) -> None:
-    """An expired Provisioner must not decide which host key is trusted."""
-    machine_id = intend(session, PROVIDER, None)
-    fleet.expire(session)
-    with pytest.raises(SessionExpired):
-        provisioning.provide(session, PROVIDER, machine_id, replace(MACHINE, host_key="ssh-ed25519 AAAA"))
-    assert fleet.facts(machine_id) == set()
-
-
 def test_an_intent_ages_until_it_is_abandoned(fleet: Fleet, session: Session) -> None:
     provisioning.create_intent(session, PROVIDER, None)
     fleet.pass_time(600)

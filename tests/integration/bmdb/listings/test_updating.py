@@ -88,14 +88,6 @@ def test_the_status_of_a_listing_names_its_holder(fleet: Fleet, holder: Session)
 # --- the fence ---
 
 
-def test_an_expired_session_writes_nothing(fleet: Fleet, holder: Session) -> None:
-    change = a_change(fleet)
-    fleet.expire(holder)
-    with pytest.raises(SessionExpired):
-        provider_facts.write(holder, PROVIDER, [change])
-    assert location(fleet, change.known.machine_id) == "ams"
-
-
 def test_a_session_that_is_not_the_updater_writes_nothing(fleet: Fleet, holder: Session) -> None:
     change = a_change(fleet)
     with pytest.raises(SessionExpired):

@@ -152,14 +152,6 @@ def asked(fleet: Fleet) -> list[list[Any]]:
     return fleet.sql("SELECT machine_id, accepted_at IS NOT NULL FROM machine_release")
 
 
-def test_a_comparison_changes_nothing(fleet: Fleet, operator: Operator, clock: ManualClock) -> None:
-    gone = old(fleet, fleet.provided_machine())
-    comparison = operator.repair.compare(Deadline(clock, 600))
-    assert {each.machine_id: each.kind for each in comparison.drift.values()} == {gone: DriftKind.VANISHED}
-    assert fleet.sql("SELECT * FROM pauses") == []
-    assert fleet.sql("SELECT * FROM sessions") == []
-
-
 def test_an_incomplete_listing_ends_it(fleet: Fleet, operator: Operator, edge: Edge, cloud: Cloud) -> None:
     """Also after the confirmation: nothing is concluded from a part."""
     gone = old(fleet, fleet.provided_machine())
@@ -195,14 +187,6 @@ def test_a_machine_that_was_begun_keeps_its_id(fleet: Fleet, operator: Operator,
     assert operator.adopt(made, most=1)[0].machine_id == begun  # it counts already
     assert provided(fleet) == {made: begun}
     assert intents(fleet) == []
-
-
-def test_adoption_keeps_to_the_limit(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
-    made = [cloud.add() for number in range(3)]
-    verdicts = operator.adopt(*made, most=2)
-    assert results(verdicts) == [ActionResult.DONE, ActionResult.DONE, ActionResult.REFUSED]
-    assert verdicts[2].text == "the limit of 2 machines is reached"
-    assert set(provided(fleet)) == set(made[:2])
 
 
 def test_only_the_class_that_was_named_is_adopted(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
@@ -605,14 +589,6 @@ def test_an_agent_that_reports_is_given_back_only_on_purpose(fleet: Fleet, opera
     assert verdict.result is ActionResult.REFUSED
     assert len(cloud.machines) == 1
     assert results(operator.release(machine_id, despite_heartbeat=True)) == [ActionResult.DONE]
-
-
-def test_a_machine_in_work_is_not_released(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
-    machine_id = at_provider(fleet, cloud, fleet.provided_machine())
-    claimed(fleet.open_session(), Process.AGENT_START, provider="cloud")
-    (verdict,) = operator.release(machine_id, despite_heartbeat=True)
-    assert verdict.text.startswith(f"work-conflict: machine {machine_id} is being worked on")
-    assert (len(cloud.machines), asked(fleet)) == (1, [])
 
 
 def test_a_machine_that_the_provider_lacks_is_not_released(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:

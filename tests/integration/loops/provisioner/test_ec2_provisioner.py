@@ -6,7 +6,6 @@ import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors import DriftLimitExceeded
 from shepherd_core.domain.machine import Process
 from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.providers.ec2.adapter import Ec2Provider
@@ -37,8 +36,8 @@ def run(api: Ec2Api, fleet: Fleet, clock: ManualClock) -> Run:
     settings = Ec2Settings(fleet=FLEET, limit=LIMIT, subnets=",".join(subnets()), image=IMAGE, machine_type="m5.metal")
     provider = Ec2Provider(settings, lambda: OUR_LINE, clock)
 
-    def run(drift_limit: int = 1, boot_seconds: float | None = 0) -> dict[Metric, float]:
-        pace = RateLimits(session_seconds=30, creation_seconds=0, penalty_seconds=HOUR, boot_seconds=boot_seconds)
+    def run(drift_limit: int = 1) -> dict[Metric, float]:
+        pace = RateLimits(session_seconds=30, creation_seconds=0, penalty_seconds=HOUR, boot_seconds=0)
         limits = PlanLimits(max_machines=0, chunk=20, drift_limit=drift_limit, assimilate=False, abandon_seconds=HOUR)
         return Provisioner(provider, fleet.connection, clock, limits, pace).run(Deadline(clock, 600), "a test")
 
@@ -47,22 +46,6 @@ def run(api: Ec2Api, fleet: Fleet, clock: ManualClock) -> Run:
 
 def living(api: Ec2Api) -> set[str]:
     return {found.id for found in api.instances() if found._state.name != "terminated"}
-
-
-def penalties(fleet: Fleet) -> int:
-    found: int = fleet.sql("SELECT count(*) FROM capacity_penalties")[0][0]
-    return found
-
-
-def test_new_machines_fill_the_limit_with_known_host_keys(api: Ec2Api, fleet: Fleet, run: Run) -> None:
-    assert run()[Metric.CREATED] == LIMIT
-    assert run()[Metric.CREATED] == 0
-    assert set(provided(fleet)) == living(api)
-    tags = {found.id: {tag["key"]: tag["value"] for tag in found.get_tags()} for found in api.instances()}
-    works = claimed(fleet.open_session(), Process.AGENT_START, provider="ec2")
-    assert {work.provider_id: (str(work.machine_id), work.host_key) for work in works} == {
-        instance_id: (own["shepherd-machine"], own["shepherd-host-key"]) for instance_id, own in tags.items()
-    }
 
 
 def test_a_creation_without_answer_is_adopted_with_its_host_key(api: Ec2Api, fleet: Fleet, run: Run) -> None:
@@ -99,25 +82,6 @@ def test_instances_that_were_terminated_are_vanished_machines_and_are_replaced(
     assert (counts[Metric.CREATED], counts[Metric.DRIFTED]) == (0, ended)
 
 
-def test_instances_that_merely_are_not_listed_stop_the_invocation(api: Ec2Api, fleet: Fleet, run: Run) -> None:
-    """A wrong region looks like this: EC2 did not report that they ended."""
-    run()
-    fleet.pass_time(HOUR)
-    api._hidden, api.shows_new = living(api), False
-    with pytest.raises(DriftLimitExceeded):
-        run()
-    assert len(living(api)) == LIMIT
-
-
-def test_instances_that_die_at_launch_are_not_replaced_every_minute(api: Ec2Api, fleet: Fleet, run: Run) -> None:
-    """Without permission for a disk's key, all do; EC2 shows the reason for an hour, and so long nothing is created."""
-    run()
-    for instance_id in living(api):
-        api.set_state(instance_id, "terminated", "Client.InternalError")
-    assert run()[Metric.CREATED] == 0
-    assert len(api.instances()) == LIMIT
-
-
 def test_a_machine_that_ended_unrecorded_leaves_nothing_behind(api: Ec2Api, fleet: Fleet, run: Run) -> None:
     """EC2 launches no other instance for its token, so the intent would wait without end."""
     api.lost = {"RunInstances"}
@@ -130,24 +94,3 @@ def test_a_machine_that_ended_unrecorded_leaves_nothing_behind(api: Ec2Api, flee
     assert (counts[Metric.INTENTS_ABANDONED], counts[Metric.CREATED]) == (1, LIMIT - 1)
     assert intents(fleet) == []
     assert set(provided(fleet)) == living(api)
-
-
-def test_without_room_the_same_machine_is_requested_again(api: Ec2Api, fleet: Fleet, run: Run) -> None:
-    """Nothing is wrong with the place; and a machine that waits is not joined by others that wait."""
-    api.no_room = dict.fromkeys(subnets(), "InsufficientInstanceCapacity")
-    for _ in range(2):
-        counts = run()
-        assert (counts[Metric.CREATED], counts[Metric.INCOMPLETE], penalties(fleet)) == (0, 1, 0)
-    (waiting,) = intents(fleet)
-    assert {launch["ClientToken"].rpartition("-")[0] for launch in api.launches} == {str(waiting)}
-    api.no_room = {}
-    assert run()[Metric.CREATED] == LIMIT
-    assert waiting in provided(fleet).values()
-
-
-def test_a_new_instance_is_given_a_minute_to_boot(fleet: Fleet, run: Run) -> None:
-    """Each attempt before would ask EC2 for its address in vain."""
-    assert run(boot_seconds=None)[Metric.CREATED] == LIMIT
-    for seconds, due in ((0, 0), (50, 0), (15, LIMIT)):
-        fleet.pass_time(seconds)
-        assert len(claimed(fleet.open_session(), Process.AGENT_START, provider="ec2")) == due

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.listings import provisioning
-from shepherd_core.bmdb.machines import lookup, pauses
+from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.work import ticks
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import DriftLimitExceeded
@@ -154,16 +154,6 @@ def test_the_setting_overrides_what_is_usual(fleet: Fleet, edge: Edge, run: Run,
     run(static(["a", "b"]), boot_seconds=set_to)
     due = [len(claimed(fleet.open_session(), Process.AGENT_START, provider=each)) for each in ("cloud", "static")]
     assert due == [0 if set_to else 3, 2]
-
-
-def test_provider_facts_of_a_new_machine_are_recorded(fleet: Fleet, cloud: Cloud, edge: Edge, run: Run) -> None:
-    run(edge, max_machines=1)
-    (made,) = cloud.machines.values()
-    machine = lookup.show_machine(fleet.connection, lookup.find_machine(fleet.connection, made.provider_id))
-    assert (machine.provider, machine.provider_id) == ("cloud", made.provider_id)
-    assert machine.provider_reservation_id == made.reservation_id
-    assert machine.provider_location == "da"
-    assert machine.provider_status == "Provisioning"
 
 
 def test_machines_that_exist_already_are_taken_over_without_waiting(fleet: Fleet, run: Run, clock: ManualClock) -> None:
@@ -342,21 +332,6 @@ def test_a_creation_without_effect_is_repeated_with_its_token(fleet: Fleet, clou
     assert begun in provided(fleet).values()
 
 
-def test_a_refused_repetition_keeps_the_first_intent(fleet: Fleet, cloud: Cloud, edge: Edge, run: Run) -> None:
-    """The refusal is about this call; the machine of the first one may still appear, and must find its intent."""
-    edge.before["create_machine"] = failing(NO_ANSWER)
-    run(edge, chunk=1)
-    (begun,) = intents(fleet)
-    fleet.pass_time(HOUR)
-    edge.before["create_machine"] = failing(FORBIDDEN)
-    counts = run(edge, chunk=1)
-    assert (counts[Metric.CAPACITY_PENALIZED], counts[Metric.INTENTS_ABANDONED]) == (1, 0)
-    cloud.add(begun, next(iter(penalties(fleet))))
-    assert run(edge, drift_limit=0)[Metric.INTENTS_COMPLETED] == 1
-    run(edge)
-    assert_settled(fleet, cloud, 3)
-
-
 def test_an_intent_that_cannot_succeed_is_abandoned(fleet: Fleet, run: Run) -> None:
     """Its entry is gone from the list; otherwise it would count towards the limit without end."""
     names = ["a", "b"]
@@ -472,21 +447,6 @@ def test_a_permission_that_we_lack_penalizes_no_capacity(fleet: Fleet, edge: Edg
     assert (intents(fleet), penalties(fleet), edge.calls["create_machine"]) == ([], {}, 3)
     edge.before.clear()
     assert run(edge, max_machines=max_machines)[Metric.CREATED] == (max_machines or 3)
-
-
-@pytest.mark.parametrize("max_machines", [0, 1, 2])
-def test_capacity_that_is_forbidden_is_left_alone_for_a_while(
-    fleet: Fleet, cloud: Cloud, edge: Edge, run: Run, max_machines: int
-) -> None:
-    """One plan or one site may be closed to us; the rest is used, also if the limit has room for one machine."""
-    edge.before["create_machine"] = failing(FORBIDDEN)
-    counts = run(edge, max_machines=max_machines)
-    made = max_machines or 2
-    assert (counts[Metric.CREATED], counts[Metric.CAPACITY_PENALIZED], counts[Metric.INTENTS_ABANDONED]) == (made, 1, 1)
-    assert_settled(fleet, cloud, made)
-    (cause,) = penalties(fleet).values()
-    assert cause == "403: not this plan"
-    assert run(edge, max_machines=max_machines)[Metric.CREATED] == 0
 
 
 def test_a_pause_stops_a_running_invocation(

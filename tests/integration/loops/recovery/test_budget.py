@@ -42,14 +42,6 @@ def test_an_outage_of_ours_reboots_no_machine(env: RecoveryEnvironment) -> None:
     assert not env.provider.reboots
 
 
-def test_a_fleet_that_never_reports_at_all_is_not_rebooted(env: RecoveryEnvironment) -> None:
-    """A wrong endpoint in the settings is the same for all machines."""
-    env.add_never_reported(12)
-    assert env.run()[Metric.RECOVERY_LIMITED] == 1
-    assert env.limited() == {WHOLE_PROVIDER: (0, Brake.SILENT)}
-    assert not env.provider.reboots
-
-
 def test_the_recoverer_interrupts_no_more_machines_than_the_budget_has(env: RecoveryEnvironment) -> None:
     """Twenty at once, the others later; in six hours, twice as many."""
     env.add_reporting(250)

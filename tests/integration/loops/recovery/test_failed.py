@@ -79,13 +79,6 @@ def env(fleet: Fleet, clock: ManualClock) -> Failing:
     return Failing(fleet, clock)
 
 
-def test_nothing_is_done_where_no_steps_are_set(env: Failing) -> None:
-    env.failed_policy = ""
-    assert [env.tick()[Metric.CLAIMED] for _ in range(3)] == [0, 0, 0]
-    assert provider_facts.check(env.fleet.connection, PROVIDER, HOUR).not_ready == 10
-    assert env.provider.asked == []
-
-
 def test_a_failed_machine_is_installed_anew_then_released(env: Failing) -> None:
     """Once a minute the Updater asks what has become of it; the word of an hour ago would have it installed again."""
     env.tick()
@@ -97,13 +90,6 @@ def test_a_failed_machine_is_installed_anew_then_released(env: Failing) -> None:
     assert [each.owner for each in pauses.pauses_in_force(env.fleet.connection)] == ["release"]
     env.wait(60)
     assert env.provider.asked == ["reinstall", "release"]
-
-
-def test_steps_used_up_bring_a_failed_machine_into_quarantine(env: Failing) -> None:
-    env.failed_policy = "reinstall:2,quarantine"
-    env.wait(60)
-    assert env.provider.asked == ["reinstall"] * 2
-    assert lookup.show_machine(env.fleet.connection, env.machine).state == "quarantined"
 
 
 @pytest.mark.parametrize("says", [ProviderStatus.RUNNING, ProviderStatus.PROVISIONING, ProviderStatus.UNKNOWN])

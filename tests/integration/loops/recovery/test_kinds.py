@@ -59,7 +59,7 @@ def life(env: OneMachine, error: ProviderError) -> Iterator[Any]:
     env.provider.then, env.provider.answers = refuse(error), True
     for _ in range(14):
         env.take_elsewhere()
-        env.watch(20)
+        env.watch(20, every=10)
         env.take_elsewhere()
         env.start_agent(error=SshHostKeyChanged("another"))
     yield env.fleet.sql(HISTORY, id=env.machine)
@@ -92,20 +92,3 @@ def test_the_bmdb_knows_everything_that_a_look_can_see(fleet: Fleet) -> None:
             "VALUES (gen_random_uuid(), 'ShepherdRecovery', 'Looked', :seen)",
             seen=state,
         )
-
-
-def test_a_machine_that_is_forbidden_among_others_ends_in_quarantine(fleet: Fleet, clock: ManualClock) -> None:
-    """A permission may be missing for one machine. While nobody is served it is ours, and the machine stays."""
-    env = OneMachine(fleet, clock)
-    env.provider.then, env.provider.answers = refuse(ProviderForbidden("403")), True
-    env.watch(6 * 60, every=15)
-    assert set(env.provider.asked) == {"reboot"}
-    assert fleet.sql("SELECT 1 FROM machine_quarantine") == []
-    for _ in range(12):
-        env.take_elsewhere()
-        env.watch(30, every=10)
-    ((kind, cause),) = fleet.sql("SELECT kind, cause FROM machine_quarantine")
-    assert (kind, cause) == (
-        "steps-used-up",
-        "the provider refused reboot 3 times, power-cycle 2 times",
-    )

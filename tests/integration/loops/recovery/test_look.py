@@ -27,7 +27,7 @@ from shepherd_core.telemetry import Metric
 from tests.conftest import ManualClock
 from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.agents.ssh_server import KEY, SshServer
-from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
+from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed
 from tests.support.bmdb.recovery import MINUTE, TICK_MINUTES, OneMachine, begun
 
 RUNS, ENDED, INSTALLS = AgentState.RUNS, AgentState.ENDED, AgentState.INSTALLS
@@ -109,9 +109,12 @@ def env(fleet: Fleet, clock: ManualClock, tmp_path: Path) -> Iterator[LookSetup]
         env.stop()
 
 
-def test_a_machine_that_is_alive_is_not_interrupted(env: LookSetup) -> None:
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_machine_that_is_alive_is_not_interrupted(env: LookSetup, stopped: bool) -> None:
     """Its reports get lost: nothing is gained by a reboot, and what runs there would be lost."""
-    env.run_agent()
+    agent = env.run_agent()
+    if stopped:
+        agent.send_signal(signal.SIGSTOP)  # the new one ends it
     counts = env.run()
     assert env.provider.asked == []
     assert env.told == [("Started", None, None), ("Looked", "restart-agent", RUNS), ("Finished", None, None)]
@@ -126,14 +129,6 @@ def test_a_living_machine_that_takes_no_agent_is_not_interrupted(env: LookSetup)
     env.watch_and_start(3 * 60)
     assert len(env.causes) >= 3
     assert set(env.causes) == {RUNS}
-    assert env.provider.asked == []
-
-
-def test_an_agent_that_is_stopped_is_started_anew(env: LookSetup) -> None:
-    """The new one ends it; the machine itself is well."""
-    env.run_agent().send_signal(signal.SIGSTOP)
-    env.run()
-    assert env.causes == [RUNS]
     assert env.provider.asked == []
 
 
@@ -351,25 +346,25 @@ class _NoProcess:
         raise SshForkServerLost
 
 
-def test_a_look_that_fails_by_our_fault_interrupts_nothing(env: LookSetup) -> None:
-    """Nothing is known of the machine. The step is not on record, so it is no attempt, and comes later."""
-    env.look_with(_NoProcess())
+def _no_key(_: Deadline) -> None:
+    raise SecretMissing
+
+
+@pytest.mark.parametrize("prepare", [lambda _: None, _no_key])
+def test_a_look_that_fails_by_our_fault_interrupts_nothing(
+    env: LookSetup, prepare: Callable[[Deadline], object]
+) -> None:
+    """Nothing is known of the machine, which counts as dead. The step is not on record, so it comes later."""
+    env.look_with(_NoProcess(), prepare=prepare)
     env.run()
     assert env.provider.asked == []
     assert [event for event, _, _ in env.told] == ["Started", "Failed"]
+    (figures,) = budget.read_fleet(env.fleet.open_session(), PROVIDER)
+    assert figures.dead == 1
     env.run_agent()
     env.look_with(SshDialer(KEY, "root", env.server.port, connect_timeout=5))
     env.watch_and_start(TICK_MINUTES)
     assert env.causes == [RUNS]
-
-
-def test_a_machine_with_a_failed_look_still_counts_as_dead(env: LookSetup) -> None:
-    """Nothing is known of it, so it is evidence of an outage as much as before."""
-    env.look_with(_NoProcess())
-    env.run()
-    session = env.fleet.open_session()
-    (figures,) = budget.read_fleet(session, PROVIDER)
-    assert figures.dead == 1
 
 
 def test_a_step_recorded_too_late_leaves_the_host_key(env: LookSetup) -> None:
@@ -395,18 +390,6 @@ def test_a_step_recorded_too_late_leaves_the_host_key(env: LookSetup) -> None:
     assert [event for event, _, _ in env.told][-3:] == ["Attempted", "NotTaken", "Failed"]
 
 
-def test_without_a_key_nothing_is_interrupted(env: LookSetup) -> None:
-    """It is the deployment's fault, and says nothing about the machine."""
-
-    def missing(_: Deadline) -> None:
-        raise SecretMissing
-
-    env.look_with(_NoProcess(), prepare=missing)
-    env.run()
-    assert env.provider.asked == []
-    assert [event for event, _, _ in env.told] == ["Started", "Failed"]
-
-
 def test_a_machine_whose_agent_is_gone_is_not_looked_at(env: LookSetup) -> None:
     """The Initializer has just failed to reach it: the next step is due."""
     env.server.freezes_at = "login"
@@ -423,13 +406,3 @@ def test_a_machine_whose_agent_is_gone_is_not_looked_at(env: LookSetup) -> None:
     env.run()
     assert env.provider.asked == ["reboot", "reboot"]
     assert len(env.server.logins) == logins
-
-
-def test_a_look_counts_for_no_attempt(env: LookSetup) -> None:
-    env.run_agent()
-    env.watch_and_start(HOUR // MINUTE)
-    env.stop()
-    env.server.freezes_at = "login"
-    env.look_with(SshDialer(KEY, "root", env.server.port, connect_timeout=5), seconds=1)
-    env.watch_and_start(20)
-    assert [(event, step) for event, step, _ in env.told if event == "Attempted"] == [("Attempted", "reboot")]

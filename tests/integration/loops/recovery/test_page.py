@@ -253,7 +253,7 @@ def _our_fault(stage: Stage, row: Row) -> None:
         stage.expect(interval, "Failed", process=Process.AGENT_START)
     assert stage.provider.asked == ["reboot"]
     stage.break_down()
-    stage.watch(row.seconds[-1] / MINUTE + 1)
+    stage.watch(row.seconds[-1] / MINUTE + 1, every=30)
     assert stage.provider.asked == ["reboot"] * 2
 
 
@@ -323,13 +323,13 @@ def _refused(stage: Stage, row: Row) -> None:
     stage.expect(UNHEALTHY, "Looked", *refused)
     for interval in row.intervals:
         stage.expect(interval, "Looked", *refused)
-    stage.watch(3 * 30, every=1)
+    stage.watch(3 * 30, every=5)
     assert stage.provider.asked[-1] == "power-cycle", "three times its grace are over"
     stage.provider.then, asked = refuse(ProviderForbidden("403")), len(stage.provider.asked)
-    stage.watch(3 * 60)
+    stage.watch(3 * 60, every=15)
     assert set(stage.provider.asked[asked:]) == {"power-cycle"}
     stage.provider.then = refuse(NotSupported("not with this BMC"))
-    stage.watch(2 * 60)
+    stage.watch(2 * 60, every=15)
     assert stage.events(Process.RECOVERY)[-2:] == ["Quarantined", "Finished"]
     cause = lookup.show_machine(stage.fleet.connection, stage.machine).quarantine_cause
     assert str(cause).startswith("the provider refused reboot ")

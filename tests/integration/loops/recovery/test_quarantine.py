@@ -13,11 +13,10 @@ from shepherd_core.domain.machine import Availability, Machine, Process, Provide
 from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
 from shepherd_core.rules.provisioning import make_plan
 
-from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 LIMITS = ReconcileLimits(max_machines=50, chunk=20, drift_limit=1, assimilate=False, abandon_seconds=HOUR)
-GRACE = 1800
 
 
 def quarantined(fleet: Fleet, cause: str = "enough") -> UUID:
@@ -104,11 +103,3 @@ def test_the_updater_does_not_ask_about_a_machine_in_quarantine(fleet: Fleet) ->
     assert [each.machine_id for each in provider_facts.known(fleet.connection, PROVIDER, everything=True)] == [
         machine_id
     ]
-
-
-def test_others_are_not_touched_by_a_quarantine(fleet: Fleet) -> None:
-    quarantined(fleet)
-    unhealthy, bare = fleet.unhealthy_machine(), fleet.provided_machine()
-    session = fleet.open_session()
-    assert ids(claimed(session, RECOVER)) == [unhealthy]
-    assert ids(claimed(session, START)) == [bare]

@@ -21,8 +21,6 @@ from tests.support.bmdb.fleet import Fleet, claimed
 from tests.support.bmdb.recovery import OneMachine
 from tests.support.providers.fake_provider import FakeSteps, refuse
 
-REMARK = "ana: new mainboard"
-
 
 class Killed(BaseException):
     """The end of a process."""

@@ -33,11 +33,10 @@ class ListSource:
         return self.document
 
 
-class TestEmulator(ProviderContract):
-    """The emulator itself answers; listing and creation fail with the list's source, all else with a BMC."""
+class TestRedfish(ProviderContract, ProviderFaults):
+    """Listing and creation fail with the list's source, all else with a BMC."""
 
-    lacks = frozenset({"release", "tokens", "places", "states"})
-    plain = True
+    lacks = frozenset({"release", "tokens", "places"})
 
     @pytest.fixture
     def setup(self, clock: ManualClock, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Setup]:
@@ -45,9 +44,6 @@ class TestEmulator(ProviderContract):
         callspec = getattr(request.node, "callspec", None)
         at_source = callspec is not None and callspec.params.get("action") in {"list", "create"}
         with RedfishRack(NoHardware(), tmp_path, machines=3) as rack:
-            for entry in rack.entries if self.plain else ():  # the emulator shows the systems of all
-                rack.bmcs[entry["ID"]].plain = True
-                entry["System"] = rack.bmcs[entry["ID"]].system
             source = ListSource(rack.document)
 
             def fail(failure: SourceError, fault: FakeAnswer | Delay) -> None:
@@ -70,7 +66,7 @@ class TestEmulator(ProviderContract):
                 make_refusing=lambda: fail(SourceMissing(), FakeAnswer(times=0, status=403, body=said)),
                 spoil_listing=spoil,
                 reboots=rack.starts,
-                confuse=None if self.plain else lambda one: setattr(rack.bmcs[one], "power", "Unheard-of"),
+                confuse=lambda one: setattr(rack.bmcs[one], "power", "Unheard-of"),
                 stall=lambda: fail(SourceUnavailable(), Delay(times=0, seconds=3600)),
                 secret=PASSWORD,
                 one_credential=False,
@@ -78,10 +74,3 @@ class TestEmulator(ProviderContract):
                 faults=rack.faults,
             )
             assert rack.errors == []
-
-
-class TestRedfish(TestEmulator, ProviderFaults):
-    """The same where it answers as BMCs do, and goes wrong."""
-
-    lacks = frozenset({"release", "tokens", "places"})
-    plain = False

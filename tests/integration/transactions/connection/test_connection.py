@@ -52,16 +52,6 @@ def test_a_transaction_in_conflict_runs_again(own_fleet: Fleet, clock: ManualClo
     assert len(clock.slept) == 2
 
 
-def test_a_transaction_that_stays_in_conflict_fails(own_fleet: Fleet, clock: ManualClock) -> None:
-    """The attempts are bounded, and the pauses jittered: concurrent runs in conflict would collide again otherwise."""
-    runs, unit = in_conflict(own_fleet, times=100)
-    with pytest.raises(SerializationConflict, match="UPDATE: could not serialize") as caught:
-        own_fleet.connection.transact(unit)
-    assert caught.value.retryable
-    assert len(runs) == ATTEMPTS
-    assert len(clock.slept) == ATTEMPTS - 1
-
-
 @pytest.mark.parametrize("end", [min, max])
 def test_the_pauses_between_attempts_double(
     own_fleet: Fleet, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, end: Callable[[tuple[float, float]], float]

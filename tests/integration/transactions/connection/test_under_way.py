@@ -17,17 +17,15 @@ from shepherd_core.bmdb.statements import statements
 from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Work
-from shepherd_core.domain.errors import NoLongerDue
 from shepherd_core.domain.errors.bmdb import CommitUnknown, SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.records import Intent
 from shepherd_core.domain.remediation import REBOOT, REINSTALL, NextStep, Step, StepKind
 
-from simulator.environment.postgres import Postgres
 from tests.integration.bmdb.listings.test_provisioning import MACHINE
 from tests.support import defaults
 from tests.support.bmdb.breaking_connection import BreakingConnection
-from tests.support.bmdb.fleet import PROVIDER, Fleet, administrator, claimed, ids
+from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.work_ends import ENDS, End
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
@@ -170,71 +168,6 @@ def test_work_that_commits_while_its_session_is_deleted_keeps_it(
     assert fleet.events(late.machine_id) == ["Started", "Expired"]
 
 
-# A server whose commits wait for a standby that does not answer.
-
-
-class Standby:
-    """Commits that wait for a standby; ``answers`` releases all of them."""
-
-    def __init__(self, postgres: Postgres, fleet: Fleet) -> None:
-        self._postgres, self._fleet = postgres, fleet
-        fleet.sql("SET synchronous_commit = local")  # the test itself does not wait for the standby
-        self._pool = ThreadPoolExecutor(1)
-        postgres._run("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-        postgres._run("SELECT pg_reload_conf()")
-        # The server applies the setting with a delay: repeat until a commit waits.
-        self._over = threading.Event()
-        self._pool.submit(self._commit)
-        self.wait_for_waiting(1)
-
-    def _commit(self) -> None:
-        with administrator(self._fleet.settings) as connection:
-            while not self._over.is_set():
-                connection.run("INSERT INTO machines DEFAULT VALUES")
-
-    def wait_for_waiting(self, commits: int) -> None:
-        self._fleet.wait_until("(SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep') >= :n", n=commits)
-
-    def answers(self) -> None:
-        self._over.set()
-        self._postgres._run("ALTER SYSTEM RESET synchronous_standby_names")
-        self._postgres._run("SELECT pg_reload_conf()")
-        self._pool.shutdown()
-
-
-@pytest.mark.parametrize("what", ["claim", "step"])
-def test_a_commit_that_waits_for_a_standby_is_waited_for(own_fleet: Fleet, postgres: Postgres, what: str) -> None:
-    """The real case: written at the server, invisible to others, and committed when the standby answers."""
-    fleet, left = own_fleet, threading.Event()
-    machine_id = fleet.unhealthy_machine()
-    with BreakingConnection(fleet.settings) as breaking:
-        session = fleet.open_session(connection=fleet.connect(breaking.settings))
-        held = [] if what == "claim" else claimed(session, RECOVER)
-        standby = Standby(postgres, fleet)
-
-        def leave() -> None:
-            standby.wait_for_waiting(2)
-            left.set()
-
-        def begin() -> list[Work]:
-            return attempt(session, held[0]) if held else list(work.claim(session, RECOVER, [machine_id]))
-
-        try:
-            breaking.leave(leave)
-            with ThreadPoolExecutor(1) as pool:
-                begun = pool.submit(begin)
-                assert left.wait(20)
-                fleet.wait_until_blocked()
-                standby.answers()
-                assert ids(begun.result(timeout=20)) == [machine_id]
-        finally:
-            standby.answers()
-        assert steps(fleet) == ["reboot"] * len(held)
-        session.close()
-        assert fleet.events(machine_id)[-1] == "Canceled"
-        fleet.disconnect()
-
-
 # A statement that still waits for a lock.
 
 
@@ -285,7 +218,6 @@ def test_a_step_that_still_waits_is_recorded_once(fleet: Fleet, session: Session
 Arrange = Callable[[Fleet, Session], Callable[[], object]]
 ORDER = RemovalRequest("me", "it is gone", fresh_seconds=0)
 STEP = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)
-ALIVE = NoLongerDue("its agent reports again", recovered=True)
 BUDGETS = as_rows([{"location": "", "per_hour": 1, "brake": "share", "reason": "8 of 10 are dead", "lasts": False}])
 
 
@@ -364,9 +296,6 @@ WRITES: dict[str, Arrange] = {
     **{name: _given(_to_end(end), end.end) for name, end in ENDS.items()},
     "record_attempts": _given(_to_recover, attempt),
     "quarantine": _given(_to_recover, lambda session, held: remediation.quarantine(session, {held: "enough"})),
-    "leave_alone": _given(
-        _to_recover, lambda session, held: remediation.leave_alone(session, {held: ALIVE}, defaults.RULES.backoff)
-    ),
     "set_budgets": _given(lambda *_: None, _set_budgets),
     "create_intent": _given(_machine, lambda session, _: provisioning.create_intent(session, PROVIDER, "rack")),
     "provide": _given(_intended, lambda session, begun: provisioning.provide(session, PROVIDER, begun, MACHINE)),
