@@ -53,7 +53,7 @@ ironic-if-possible:
 
 .PHONY: screenshots
 screenshots: .venv/.ready ## take the pictures of the console in docs/pictures from a simulated fleet (needs chromium)
-	@$(BIN)/python -m tests.support.screenshots docs/pictures
+	@$(BIN)/python .ci/screenshots.py docs/pictures
 
 # Much of a test is waiting, so that there are more processes than processors. A file's tests stay in one of them,
 # because they share its database.

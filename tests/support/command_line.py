@@ -60,6 +60,11 @@ for module in (typer.main, typer.testing):
     vars(module).update(dict.fromkeys(("get_command", "_get_command"), lambda _: COMMAND))
 
 
+def commands() -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every command once, with its words."""
+    return ((words, command) for words, command in every_command().items() if not command.hidden)
+
+
 class CommandLine:
     """``shepherdctl`` with the settings of one database."""
 

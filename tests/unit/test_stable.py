@@ -24,7 +24,7 @@ from shepherdctl.descriptions.condition import ConditionName
 from shepherdctl.descriptions.settings_table import markdown
 from shepherdctl.output import prometheus
 from shepherdctl.output.json_fields import FIELDS, VERSION
-from tests.support.command_page import commands
+from tests.support.command_line import commands
 from tests.support.deployment.deployments import TEMPLATE
 
 STABLE = Path(__file__).parents[1] / "data" / "stable.txt"
