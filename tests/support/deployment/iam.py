@@ -9,7 +9,7 @@ def allows(statements: Iterable[Mapping[str, Any]], action: str, resource: str, 
     """Return whether one of *statements* allows *action* on *resource*; *context*: condition keys, ``ec2_Subnet``."""
     known = {key.replace("_", ":", 1): _listed(value) for key, value in context.items()}
     return any(
-        action in _listed(statement["Action"])
+        any(fnmatchcase(action, pattern) for pattern in _listed(statement["Action"]))
         and any(fnmatchcase(resource, pattern) for pattern in _listed(statement["Resource"]))
         and _holds(statement.get("Condition", {}), known)
         for statement in statements

@@ -160,5 +160,6 @@ def test_every_parameter_that_a_page_names_exists() -> None:
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
     text = re.sub(r"(?s)--filters \S+|\[Unit\].*?\sWantedBy=", "", text)
     given = set(re.findall(r"\b([A-Z]\w*[a-z]\w*)=", text))
-    parameters = [each["Parameters"] for each in (TEMPLATE, read_file(ROOT / "templates" / "database.yaml"))]
+    others = [read_file(ROOT / "templates" / name) for name in ("database.yaml", "people.yaml")]
+    parameters = [each["Parameters"] for each in (TEMPLATE, *others)]
     assert {"LoopMinutes", "Provider", "Operators"} <= given <= set().union(*parameters)

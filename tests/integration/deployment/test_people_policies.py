@@ -1,0 +1,119 @@
+"""What people may do in AWS, by templates/people.yaml, beside what their commands ask for."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from shepherdctl.people import Person
+from tests.support.deployment.cloudformation import PSEUDO, Stack
+from tests.support.deployment.deployments import EACH, HTTP_API, IAM, KEY, ONE_PASSWORD, ROOT, STATIC, VPC, transformed
+from tests.support.deployment.iam import allows
+from tests.support.deployment.people import PEOPLE, own_statements, stack, statements
+
+_LONGEST = 6_144
+"""Characters of a managed policy, without white space."""
+_SCHEMAS = ROOT / ".venv-sam" / "lib"
+_WHERE = f"{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}"
+
+# What CloudFormation asks for what our resources lack: file systems, signed code, delivery of logs.
+UNUSED = re.compile(
+    r"elasticfilesystem:|s3files:|firehose:|kms:|s3:REST|s3:getObject|lambda:(PassCapacity|AssociateRuntime)"
+    r"|lambda:\w*CodeSigning|logs:\w*(ResourcePolicy|ResourcePolicies|DataProtection|Delivery|IndexPolic)"
+)
+SECRETS = ("ssh-key", "ssh-key.previous", "bmdb-password", "bmdb-password-operator", "bmdb-password-recoverer")
+NAMED = {
+    "AWS::Lambda::Function": ("FunctionName", "lambda:UpdateFunctionCode", f"lambda:{_WHERE}:function:"),
+    "AWS::Lambda::LayerVersion": ("LayerName", "lambda:PublishLayerVersion", f"lambda:{_WHERE}:layer:"),
+    "AWS::Logs::LogGroup": ("LogGroupName", "logs:PutRetentionPolicy", f"logs:{_WHERE}:log-group:"),
+    "AWS::CloudWatch::Alarm": ("AlarmName", "cloudwatch:PutMetricAlarm", f"cloudwatch:{_WHERE}:alarm:"),
+    "AWS::Scheduler::ScheduleGroup": ("Name", "scheduler:CreateScheduleGroup", f"scheduler:{_WHERE}:schedule-group/"),
+}
+"""By type, the property with the name, an action on it, and what its ARN begins with."""
+
+
+def asked_by_cloudformation(kind: str) -> set[str]:
+    """Return the actions that AWS says CloudFormation takes to make, change and delete a resource of this type."""
+    (folder,) = _SCHEMAS.glob("python3*/site-packages/cfnlint/data/schemas")
+    names = json.loads((folder / "providers" / "us-east-1.json").read_text())
+    handlers = json.loads((folder / "resources" / f"{names[kind]}.json").read_text()).get("handlers", {})
+    asked = {action for name, each in handlers.items() if name != "list" for action in each["permissions"]}
+    return {action for action in asked if not UNUSED.match(action)}
+
+
+@pytest.mark.parametrize(
+    "deployment", [{**each, **HTTP_API, **VPC} for each in EACH], ids=lambda each: each.get("Provider")
+)
+def test_an_administrator_may_do_what_cloudformation_does_for_one(deployment: dict[str, str]) -> None:
+    allowed = statements(Person.ADMINISTRATOR, Provider=deployment.get("Provider", "static"))
+    resources = Stack(transformed(), deployment).resources.values()
+    kinds = {each["Type"] for each in resources if not each["Type"].startswith(("Custom::", "AWS::Serverless::"))}
+    assert len(kinds) > len(NAMED)
+    patterns = [each for statement in allowed for each in _listed(statement["Action"])]
+    for kind in kinds:
+        for action in asked_by_cloudformation(kind):
+            assert any(re.fullmatch(each.replace("*", ".*"), action) for each in patterns), (kind, action)
+    for kind, (name, action, arn) in NAMED.items():
+        for each in resources:
+            if each["Type"] == kind:
+                assert allows(allowed, action, f"arn:aws:{arn}{each['Properties'][name]}")
+
+
+def _listed(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize("deployment", EACH, ids=lambda each: each.get("Provider"))
+def test_an_operator_may_ask_the_provider_as_the_loops_do(deployment: dict[str, str]) -> None:
+    provider = deployment.get("Provider", "static")
+    allowed = statements(Person.OPERATOR, Provider=provider, Bucket=STATIC["Bucket"])
+    policy = Stack(transformed(), deployment).resources["ProviderPolicy"]["Properties"]["PolicyDocument"]
+    for statement in policy["Statement"]:
+        for action in _listed(statement["Action"]):
+            for resource in _listed(statement["Resource"]):
+                assert allows(allowed, action, resource, aws_RequestedRegion=PSEUDO["AWS::Region"])
+
+
+@pytest.mark.parametrize("answers", [{}, {**IAM, "KmsKeyArn": KEY}], ids=["passwords", "iam"])
+@pytest.mark.parametrize("provider", ["static", "redfish", "ec2", "latitude"])
+def test_a_policy_is_no_longer_than_aws_takes(provider: str, answers: dict[str, str]) -> None:
+    for person in PEOPLE:
+        document = json.dumps(own_statements(person, Provider=provider, **answers), separators=(",", ":"))
+        assert len(document) < _LONGEST - 100  # the version, and longer names than here
+
+
+def test_nobody_is_denied_anything_that_another_kind_may() -> None:
+    """So that the policies add up."""
+    assert {each["Effect"] for each in statements(Person.ADMINISTRATOR)} == {"Allow"}
+
+
+def test_only_an_administrator_writes_to_aws() -> None:
+    actions = {action for each in statements(Person.OPERATOR) for action in _listed(each["Action"])}
+    assert {action for action in actions if not action.startswith("ec2:")} == {
+        "logs:FilterLogEvents",
+        "s3:GetObject",
+        "ssm:GetParameter",
+    }
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_no_reader_reads_a_secret(name: str) -> None:
+    """But for the password of the database user who may change nothing."""
+    resource = f"arn:aws:ssm:{_WHERE}:parameter/shepherd/{name}"
+    readers, administrators = statements(Person.READER), statements(Person.ADMINISTRATOR)
+    assert not allows(readers, "ssm:GetParameter", resource)
+    assert allows(administrators, "ssm:GetParameter", resource)
+
+
+def test_an_administrator_changes_no_policy_of_people() -> None:
+    own = stack().resources["Administrator"]["Properties"]["ManagedPolicyName"]
+    arn = f"arn:aws:iam::{PSEUDO['AWS::AccountId']}:policy/{own}"
+    assert not allows(statements(Person.ADMINISTRATOR), "iam:CreatePolicyVersion", arn)
+
+
+@pytest.mark.parametrize(
+    ("answers", "refused"), [(ONE_PASSWORD, ["BmdbLogin"]), ({"Stack": 24 * "a"}, ["Stack"]), (IAM, [])]
+)
+def test_answers_without_people_are_refused(answers: dict[str, str], refused: list[str]) -> None:
+    assert stack(**answers).refusals() == refused

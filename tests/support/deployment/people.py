@@ -1,0 +1,29 @@
+"""What templates/people.yaml lets each kind of person do."""
+
+from typing import Any
+
+from shepherdctl.people import Person
+from tests.support.deployment.cloudformation import Stack, read_file
+from tests.support.deployment.deployments import ROOT
+
+PEOPLE = (Person.READER, Person.OPERATOR, Person.ADMINISTRATOR)
+BUCKET = "shepherd-test"
+
+
+def stack(**answers: str) -> Stack:
+    """Return the stack of the people of a deployment, ec2's unless *answers* say otherwise."""
+    template = {**read_file(ROOT / "templates" / "people.yaml"), "Nested": {}}
+    return Stack(template, {"Bucket": BUCKET, "Provider": "ec2", **answers})
+
+
+def own_statements(person: Person, **answers: str) -> list[dict[str, Any]]:
+    """Return the statements of the policy of this kind of person alone."""
+    policy = stack(**answers).resources[person.capitalize()]["Properties"]["PolicyDocument"]
+    found: list[dict[str, Any]] = policy["Statement"]
+    return found
+
+
+def statements(person: Person, **answers: str) -> list[dict[str, Any]]:
+    """Return the statements of all policies that such a person has: they add up."""
+    kinds = PEOPLE[: PEOPLE.index(person) + 1]
+    return [statement for each in kinds for statement in own_statements(each, **answers)]
