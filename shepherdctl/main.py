@@ -19,6 +19,7 @@ from shepherd_core.bmdb.schema.migrate import migrations
 from shepherd_core.domain.errors import ShepherdError
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
+from shepherdctl import rights
 from shepherdctl.commands import (
     causes,
     console,
@@ -114,6 +115,20 @@ class _Command(TyperCommand):
                 message = f"{option.opts[0]} was given twice: it takes one value."
                 raise typer.BadParameter(message)
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; after a refusal, say all that the caller lacks, and not only the first."""
+        try:
+            return super().invoke(ctx)
+        except ShepherdError as error:
+            if not rights.is_refusal(error):
+                raise
+            refusal = error
+        lacking = "".join(
+            f"\n  - {each}" for each in rights.missing(self.person)
+        )  # whose errors have nothing to do with it
+        message = f"{refusal}\nThis command is for {self.person}s; docs/how-to/people.md says how to become one."
+        raise ShepherdError(f"{message} You lack:{lacking}" if lacking else message) from refusal
 
 
 _COMMANDS = {person: type(f"_Command{person.name}", (_Command,), {"person": person}) for person in Person}

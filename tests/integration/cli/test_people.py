@@ -1,0 +1,295 @@
+"""Every command, run as each kind of person: AWS has their policies, and PostgreSQL their users."""
+
+import threading
+import webbrowser
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import boto3
+import botocore.client
+import botocore.exceptions
+import pytest
+import requests
+import uvicorn
+from shepherd_core.adapters import ssh_keys
+from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.settings.functions import ROLES
+from shepherd_core.wiring import adapters
+from shepherd_core.wiring import settings as wiring_settings
+from typer.testing import Result
+
+from shepherdctl.deployment.function_logs import FUNCTIONS
+from shepherdctl.people import Person
+from simulator.environment import environment
+from tests.support.bmdb.fleet import Fleet
+from tests.support.command_line import CommandLine, every_command
+from tests.support.deployment import small_stack
+from tests.support.deployment.cloudformation import PSEUDO
+from tests.support.deployment.iam import allows
+from tests.support.deployment.people import BUCKET, PEOPLE, statements
+from tests.support.providers.ec2_fleet import Ec2Fleet
+
+ACCOUNT, REGION = PSEUDO["AWS::AccountId"], PSEUDO["AWS::Region"]
+WHY = ("--reason", "a test")
+PAUSE = "5c000000-0000-4000-8000-000000000000"
+HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
+IMAGE = ("--image", "https://images.example.com/x", "--sha256", 64 * "0")
+
+# How each command is run. FIRST, ENDED and QUARANTINED are machines, NEW is one that the BMDB does not know; FOLDER has
+# files.
+ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "db migrate": (),
+    "db status": (),
+    "settings init": ("--provider", "static"),
+    "settings check": ("FOLDER/shepherd.toml",),
+    "settings show": (),
+    "settings set": ("recoverer.max_steps_per_hour", "30", "--yes"),
+    "settings import-machines": ("FOLDER/machines.csv", "--provider", "static"),
+    "machine list": (),
+    "machine show": ("FIRST",),
+    "machine why": ("FIRST",),
+    "machine wait": ("FIRST", "--for", "needs_agent"),
+    "machine retry": ("FIRST", *WHY),
+    "machine reboot": ("FIRST", *WHY, "--yes"),
+    "machine power-cycle": ("FIRST", *WHY, "--yes"),
+    "machine unquarantine": ("QUARANTINED", *WHY),
+    "machine install": ("FIRST", *IMAGE, "--yes"),
+    "machine label": ("FIRST", "role=db"),
+    "machine pin-host-key": ("FIRST", *HOST_KEY.split(), *WHY, "--replace", "--yes"),
+    "machine forget-host-key": ("FIRST", *WHY, "--yes"),
+    "machine adopt": ("NEW", "--class", "foreign", "--yes"),
+    "machine rebind": ("ENDED", "NEW", "--yes"),
+    "machine forget": ("ENDED", *WHY, "--yes"),
+    "machine release": ("FIRST", *WHY, "--yes"),
+    "machine retire": ("FIRST", *WHY, "--dry-run"),
+    "machine describe": ("FIRST",),
+    "machine history": ("FIRST",),
+    "machine logs": ("FIRST",),
+    "machine pause": ("--machine", "FIRST", *WHY),
+    "ssh-key create": (),
+    "ssh-key show": (),
+    "ssh-key rotate": ("--yes",),
+    "ssh-key retire": ("--yes",),
+    "provider new": ("acme",),
+    "deploy": ("FOLDER/shepherd.toml", "--build", "FOLDER/build", "--yes"),
+    "destroy": ("FOLDER/shepherd.toml", "--yes"),
+    "status": (),
+    "causes": (),
+    "reconcile": (),
+    "inventory": (),
+    "history": ("FIRST",),
+    "logs": ("FIRST",),
+    "pause": ("--machine", "FIRST", *WHY),
+    "pauses": (),
+    "resume": (PAUSE,),
+    "run": ("updater",),
+    "console": (),
+    "demo": (),
+    "simulate": (),
+}
+ANSWERS = f"""version = 1
+[deployment]
+region = "{REGION}"
+bucket = "{BUCKET}"
+bmdb_host = "db.example.com"
+loop_minutes = "0,0,0,0"
+[deployment.documents]
+"machines.json" = "machines.json"
+[provider.static]
+machines = "s3://{BUCKET}/documents/machines.json"
+"""
+STOPPED = {"demo", "simulate"}
+"""They end where their own world would begin, which nobody needs a right for."""
+
+# All that a refusal names, by the kind of person whose command it is, for somebody who has nothing of it.
+RIGHTS = {
+    Person.READER: {
+        f"s3:GetObject on s3://{BUCKET}/settings.toml",
+        "ssm:GetParameter on /shepherd/bmdb-password-reader",
+        "ssm:GetParameter on /shepherd/ssh-key.pub",
+        *(f"logs:FilterLogEvents on /aws/lambda/shepherd-{function}" for function in FUNCTIONS),
+    },
+    Person.OPERATOR: {
+        "ssm:GetParameter on /shepherd/bmdb-password-operator",
+        "ssm:GetParameter on /shepherd/installation-key",
+        "ec2:DescribeInstances",
+    },
+    Person.ADMINISTRATOR: {
+        "ssm:GetParameter on /shepherd/bmdb-password",
+        "ssm:GetParameter on /shepherd/ssh-key",
+        "ssm:DescribeParameters",
+        "cloudformation:DescribeStacks on shepherd",
+    },
+}
+
+ACTIONS = {
+    "HeadBucket": "ListBucket",
+    "ListObjectsV2": "ListBucket",
+    "GetPublicAccessBlock": "GetBucketPublicAccessBlock",
+    "PutPublicAccessBlock": "PutBucketPublicAccessBlock",
+}
+"""Where S3 calls the right otherwise than the request."""
+
+
+def needed(service: str, operation: str, arguments: dict[str, Any]) -> tuple[str, str]:
+    """Return the action and the resource that AWS asks its policies for."""
+    resource = "*"
+    if service == "ssm" and operation != "DescribeParameters":
+        resource = f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter{arguments.get('Name', arguments.get('Path'))}"
+    elif service == "s3":
+        resource = "/".join([f"arn:aws:s3:::{arguments['Bucket']}", *filter(None, [arguments.get("Key")])])
+    elif service == "logs":
+        resource = f"arn:aws:logs:{REGION}:{ACCOUNT}:log-group:{arguments['logGroupName']}"
+    elif service == "cloudformation":
+        named = str(arguments.get("StackName") or arguments["ChangeSetName"])
+        resource = named if named.startswith("arn:") else f"arn:aws:cloudformation:{REGION}:{ACCOUNT}:stack/{named}/1"
+        resource = resource.replace(":changeSet/", ":stack/shepherd/")
+    elif service == "ec2" and operation != "DescribeInstances":
+        resource = f"arn:aws:ec2:{REGION}:{ACCOUNT}:instance/{arguments['InstanceIds'][0]}"
+    return f"{service}:{ACTIONS.get(operation, operation)}", resource
+
+
+def as_aws_enforces(allowed: list[dict[str, Any]]) -> Callable[[Any, str, Any], Any]:
+    """Return how a client asks AWS as somebody who has these policies and no others."""
+    ask = botocore.client.BaseClient._make_api_call
+    context: dict[str, Any] = {"aws_RequestedRegion": REGION, "aws_ResourceTag/shepherd-fleet": "shepherd"}
+
+    def asked(client: Any, operation: str, arguments: Any) -> Any:
+        service = client.meta.service_model.service_name
+        action, resource = needed(service, operation, arguments)
+        if service != "sts" and not allows(allowed, action, resource, **context):
+            who = f"User: arn:aws:iam::{ACCOUNT}:user/ana"
+            message = f"{who} is not authorized to perform: {action} on resource: {resource}"
+            code = "UnauthorizedOperation" if service == "ec2" else "AccessDeniedException"
+            answer = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": 403}}
+            raise botocore.exceptions.ClientError(answer, operation)
+        return ask(client, operation, arguments)
+
+    return asked
+
+
+class Deployment:
+    """A deployment, and the command line of somebody who uses it."""
+
+    def __init__(self, shepherdctl: CommandLine, ec2: Ec2Fleet, folder: Path) -> None:
+        first, ended, quarantined = ec2.machines
+        ec2.end(ended)
+        self._stand_for = {"FIRST": first, "ENDED": ended, "QUARANTINED": quarantined, "FOLDER": str(folder)}
+        self._shepherdctl, self._ec2 = shepherdctl, ec2
+
+    def __call__(self, name: str, allowed: list[dict[str, Any]]) -> Result:
+        given = ARGUMENTS[name]
+        if "NEW" in given and "NEW" not in self._stand_for:
+            self._stand_for["NEW"] = self._ec2.create(uuid4())
+        arguments = []
+        for word in given:
+            for each, meaning in self._stand_for.items():
+                word = word.replace(each, meaning)  # noqa: PLW2901
+            arguments.append(word)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(botocore.client.BaseClient, "_make_api_call", as_aws_enforces(allowed))
+            return self._shepherdctl(*name.split(), *arguments)
+
+
+@pytest.fixture
+def deployment(
+    aws: None, shepherdctl: CommandLine, ec2: Ec2Fleet, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Deployment]:
+    ssm, s3, logs = boto3.client("ssm"), boto3.client("s3"), boto3.client("logs")
+    private = ssh_keys.generate()
+    for name, value in {
+        **dict.fromkeys(("bmdb-password", *(f"bmdb-password-{role}" for role in ROLES)), "a-password"),
+        "ssh-key": private,
+        "ssh-key.pub": ssh_keys.public_line(private),
+        "installation-key": ssh_keys.generate(),
+    }.items():
+        ssm.put_parameter(Name=f"/shepherd/{name}", Value=value, Type="SecureString")
+    for function in FUNCTIONS:
+        logs.create_log_group(logGroupName=f"/aws/lambda/shepherd-{function}")
+    s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
+    s3.put_object(Bucket=BUCKET, Key="settings.toml", Body=b"version = 1\n")
+    (tmp_path / "shepherd.toml").write_text(ANSWERS)
+    (tmp_path / "machines.json").write_text("[]")
+    (tmp_path / "machines.csv").write_text("ID,Addr\nrack1-07,203.0.113.7\n")
+    small_stack.build(tmp_path / "build")
+    first, _, quarantined = ec2.machines.values()
+    fleet.quarantine(quarantined)
+    paused = f"'{PAUSE}', '{first}', 'ana', 'a test'"
+    fleet.sql(f"INSERT INTO pauses (pause_id, machine_id, owner, reason) VALUES ({paused})")
+    shepherdctl.environment |= {
+        "SHEPHERD_SETTINGS": f"s3://{BUCKET}/settings.toml",
+        "SHEPHERD_BMDB_PASSWORD_PARAMETER": "/shepherd/bmdb-password",
+        "SHEPHERD_INSTALLATION_KEY_SOURCE": "ssm:/shepherd/installation-key",
+        "SHEPHERD_PROVIDER_SECURITY_GROUPS": "sg-0123456789abcdef0",
+        "LOGNAME": "ana",
+    }
+
+    def begin(*_: object) -> None:
+        message = "its own world begins here"
+        raise ShepherdError(message)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(environment.Environment, "__init__", begin)
+    visit_console(monkeypatch)
+    adapters.secrets.cache_clear()
+    wiring_settings.in_force.cache_clear()
+    yield Deployment(shepherdctl, ec2, tmp_path)
+    adapters.secrets.cache_clear()
+    wiring_settings.in_force.cache_clear()
+
+
+def visit_console(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the console run until somebody has seen its first page."""
+    serve, opened = uvicorn.Server.run, list[str]()
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+
+    def run(server: uvicorn.Server, sockets: Any = None) -> None:
+        thread = threading.Thread(target=serve, args=(server, sockets))
+        thread.start()
+        try:
+            answer = requests.Session().get(opened[-1], timeout=30)
+        finally:
+            server.should_exit = True
+            thread.join()
+        if "not authorized" in answer.text or not answer.ok:
+            raise ShepherdError(answer.text)
+
+    monkeypatch.setattr(uvicorn.Server, "run", run)
+
+
+def test_every_command_is_run() -> None:
+    assert {" ".join(words) for words in every_command()} == set(ARGUMENTS)
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_a_command_is_for_its_person_and_those_above(name: str, deployment: Deployment, fleet: Fleet) -> None:
+    """
+    Each of the three, the least first: what is refused changes nothing, and names all that is missing.
+
+    Those above the first who may have the policies of that one, too.
+    """
+    kinds, whose = list(Person), every_command()[tuple(name.split())].person
+    for person in PEOPLE:
+        before = fleet.content()
+        result = deployment(name, statements(person))
+        said = " ".join(result.output.split())
+        if kinds.index(person) < kinds.index(whose):
+            lacking = kinds[kinds.index(person) + 1 : kinds.index(whose) + 1]
+            assert result.exit_code == 1, said
+            assert set(missing(result)) == set().union(*(RIGHTS[each] for each in lacking))
+            assert fleet.content() == before
+        elif name in STOPPED:
+            assert "its own world begins here" in said
+        else:
+            assert result.exit_code in {0, 3}, said
+            return
+
+
+def test_somebody_without_any_right_is_told_a_readers(deployment: Deployment) -> None:
+    assert set(missing(deployment("status", []))) == RIGHTS[Person.READER]
+
+
+def missing(result: Result) -> list[str]:
+    return [line.removeprefix("  - ") for line in result.stderr.splitlines() if line.startswith("  - ")]
