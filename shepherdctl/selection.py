@@ -95,6 +95,21 @@ def _age(name: str, text: str) -> Any:
     return typer.Option(name, parser=duration, metavar="TIME", help=text, rich_help_panel=_PANEL)
 
 
+def check_locations(connection: Connection, names: Sequence[str]) -> None:
+    """
+    Check that machines are at the locations of these *names*.
+
+    Raises:
+        ShepherdError: none is at one of them; names those that were probably meant.
+    """
+    known = overview.locations(connection) if names else []
+    for name in names:
+        if name not in known:
+            alike = [repr(each) for each in get_close_matches(name, known)]
+            message = f"no machine is at {name!r}{': did you mean ' if alike else ''}{' or '.join(alike)}"
+            raise ShepherdError(f"{message}{'?' if alike else ''}")
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Machines, selected by names and filters; a machine must match all of them."""
@@ -222,13 +237,8 @@ class Selection:
         if len(self.names) > MOST_IDS:
             message = f"{len(self.names)} machines are named, but at most {MOST_IDS} can be: use filters"
             raise ShepherdError(message)
-        if self.filters.locations and not none_ok:
-            known = overview.locations(connection)
-            for location in self.filters.locations:
-                if location not in known:
-                    alike = [repr(each) for each in get_close_matches(location, known)]
-                    message = f"no machine is at {location!r}{': did you mean ' if alike else ''}{' or '.join(alike)}"
-                    raise ShepherdError(f"{message}{'?' if alike else ''}")
+        if not none_ok:
+            check_locations(connection, self.filters.locations)
         named = dict.fromkeys(lookup.find_machine(connection, name) for name in self.names)
         return replace(self.filters, machine_ids=tuple(named))
 

@@ -12,6 +12,7 @@ from shepherdctl.output.conditions import described, print_conditions
 from shepherdctl.output.formats import in_full, loop_name, relative
 from shepherdctl.output.json_fields import in_words
 from shepherdctl.output.printing import Column, Form, Output, document, ids, note, table
+from shepherdctl.selection import check_locations
 
 
 def causes(provider: ProviderOption = None, location: LocationOption = None, output: Output = Form.TABLE) -> None:
@@ -31,10 +32,11 @@ def causes(provider: ProviderOption = None, location: LocationOption = None, out
       shepherdctl causes -o json | jq '.causes[] | select(.kind == "ssh-refused")'
     """
     with bmdb() as connection:
+        check_locations(connection, [location] if location else [])
         found = overview.failures(connection, provider=provider, location=location)
         fleet = fleet_status.read(connection)
         named = provider_ids(connection, (id_ for one in found if one.of_machines for id_ in one.examples))
-    wrong = only(fleet_status.judged(fleet), provider, location)
+    wrong = only(fleet_status.judged(fleet), provider, location, fleet.machines)
     if output is Form.JSON:
         failing = [{**in_words(one), "cure": CURES.get(one.kind or "")} for one in found]
         document({"conditions": described(wrong), "causes": failing})

@@ -6,6 +6,7 @@ import shlex
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from shepherd_core.domain.budget import Brake, where
@@ -75,7 +76,7 @@ class FleetStatus:
 
 def conditions(fleet: FleetStatus, loop_minutes: Mapping[str, int]) -> list[Condition]:
     """
-    Return what is wrong, the most urgent first and, of the same name, the longest first.
+    Return what is wrong, the most urgent first and, of the same name, the one with the most machines, then the longest.
 
     A loop is late if its last tick ended more than three of its intervals and five minutes ago, or if
     it has left no tick. A provider is no longer in use if all its loops are late, it has no machines and none is
@@ -85,22 +86,37 @@ def conditions(fleet: FleetStatus, loop_minutes: Mapping[str, int]) -> list[Cond
         *_of_database(fleet),
         *_of_budgets(fleet),
         *_of_loops(fleet, loop_minutes),
+        *_of_no_loop(fleet, loop_minutes),
         *_of_machines(fleet),
         *_of_unsteady(fleet.unsteady),
         *_of_agents(fleet.bad_agents),
     ]
     names = list(ConditionName)
-    return sorted(found, key=lambda each: (names.index(each.name), each.since or fleet.now))
+    return sorted(found, key=lambda each: (names.index(each.name), -(each.machines or 0), each.since or fleet.now))
 
 
-def only(found: Iterable[Condition], provider: str | None, location: str | None) -> list[Condition]:
-    """Return the conditions of a provider, or of one location; those of everything concern each."""
+def only(
+    found: Iterable[Condition], provider: str | None, location: str | None, counts: Iterable[FleetCount]
+) -> list[Condition]:
+    """
+    Return the conditions of a provider, or of one location; those of everything concern each.
+
+    Which providers have machines at the location is in the *counts* of the fleet.
+    """
+    asked = {provider} if provider else {each.provider for each in counts if location in (None, each.location)}
     return [
         each
         for each in found
-        if (None in (provider, each.provider) or provider == each.provider)
+        if (each.provider is None or each.provider in asked or not (provider or location))
         and (None in (location, each.location) or location == each.location)
     ]
+
+
+def few(found: Sequence[Condition], most: int) -> tuple[list[Condition], dict[ConditionName, int]]:
+    """Return at most so many conditions of each name, so that many of one hide no other, and how many are left."""
+    of_name = {name: list(each) for name, each in groupby(found, lambda one: one.name)}
+    shown = [one for each in of_name.values() for one in each[:most]]
+    return shown, {name: len(each) - most for name, each in of_name.items() if len(each) > most}
 
 
 def _of_database(fleet: FleetStatus) -> Iterator[Condition]:
@@ -190,12 +206,19 @@ def _of_loops(fleet: FleetStatus, loop_minutes: Mapping[str, int]) -> Iterator[C
         )
 
 
+def _of_no_loop(fleet: FleetStatus, loop_minutes: Mapping[str, int]) -> Iterator[Condition]:
+    """Yield that no loop has run, where nothing tells for which provider one should."""
+    loops = [loop for loop, minutes in loop_minutes.items() if minutes]
+    if loops and not (fleet.ticks or fleet.machines):
+        yield _late("no loop has run in the last two weeks", None, loops[0])
+
+
 def _runs(loop: str, provider: str) -> bool:
     """Return whether a deployment runs the loop: it leaves the Recoverer out where the provider cannot reboot."""
     return loop != "recoverer" or not known(provider) or Capability.REBOOT in find(provider).always
 
 
-def _late(text: str, provider: str, loop: str, since: datetime | None = None) -> Condition:
+def _late(text: str, provider: str | None, loop: str, since: datetime | None = None) -> Condition:
     cure = (
         f"`shepherdctl run {loop} --dry-run` says whether it could work; if it could, look at its schedule, its "
         "reserved concurrency and the failure queue"

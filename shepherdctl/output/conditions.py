@@ -7,13 +7,18 @@ from typing import Any
 from rich.text import Text
 
 from shepherdctl.descriptions.condition import Condition, Severity
+from shepherdctl.descriptions.conditions import few
 from shepherdctl.output.formats import relative
 from shepherdctl.output.json_fields import in_words
 from shepherdctl.output.printing import Column, note, table
 
+_EACH = 5
+"""Conditions of the same name that are shown."""
+
 
 def print_conditions(found: Sequence[Condition], now: datetime) -> None:
-    """Print a line for each condition, and what to do about it."""
+    """Print a line for each condition, and what to do about it; of many with the same name, the first."""
+    shown, more = few(found, _EACH)
     table(
         [Column("CONDITION"), Column("SINCE"), Column("WHAT IS WRONG", prose=True)],
         [
@@ -22,10 +27,12 @@ def print_conditions(found: Sequence[Condition], now: datetime) -> None:
                 each.since and relative(each.since, now),
                 each.text,
             )
-            for each in found
+            for each in shown
         ],
     )
-    for name, cure in dict.fromkeys((each.name, each.cure) for each in found):
+    for name, left in more.items():
+        note(f"and {left} more of {name}: -o json has all")
+    for name, cure in dict.fromkeys((each.name, each.cure) for each in shown):
         note(f"{name}: {cure} (docs/conditions.md#{name})")
 
 

@@ -181,6 +181,9 @@ def test_a_loop_that_never_ran_is_missed() -> None:
     (found,) = conditions(fleet, MINUTES)
     assert (found.name, found.text) == ("loop-late", "the Recoverer of redfish has not run in the last two weeks")
     assert conditions(fleet, MINUTES | {"recoverer": 0}) == []
+    (found,) = conditions(replace(WELL, machines=[], ticks=[]), MINUTES)
+    assert (found.name, found.text) == ("loop-late", "no loop has run in the last two weeks")
+    assert conditions(replace(WELL, machines=[], ticks=[]), dict.fromkeys(LOOPS, 0)) == []
     static = [replace(each, provider="static") for each in fleet.ticks]
     assert conditions(replace(fleet, machines=[], ticks=static), MINUTES) == []  # which cannot reboot
 
@@ -191,16 +194,44 @@ def test_a_provider_that_is_no_longer_used_is_not_missed() -> None:
     assert wrong(ticks=[]) == conditions(replace(WELL, ticks=[*WELL.ticks, *old]), MINUTES) == []
 
 
-def test_the_most_urgent_and_longest_comes_first() -> None:
+def test_the_most_urgent_comes_first_then_the_largest_then_the_longest() -> None:
     found = wrong(
         machines=[count(State.QUARANTINED)],
-        budgets=[replace(BUDGET, location="r1", began_at=NOW), BUDGET],
+        budgets=[
+            replace(BUDGET, location="r1", began_at=NOW),
+            replace(BUDGET, location="r2"),
+            replace(BUDGET, location="r3", began_at=NOW, waiting=20),
+        ],
         ticks=[tick("updater", **FAILED)],
     )
-    assert [each.name for each in found] == ["recovery-limited", "recovery-limited", "loop-fails", "quarantined"]
-    assert [each.location for each in found[:2]] == [None, "r1"]
-    assert [each.name for each in only(found, "redfish", "r2")] == ["recovery-limited", "loop-fails", "quarantined"]
-    assert only(found, "ec2", None) == []
+    assert [each.name for each in found] == [*["recovery-limited"] * 3, "loop-fails", "quarantined"]
+    assert [each.location for each in found[:3]] == ["r3", "r2", "r1"]
+
+
+@pytest.mark.parametrize(
+    ("provider", "location", "shown"),
+    [
+        (None, None, ["old-transaction", "redfish", "redfish r1", "ec2"]),
+        ("redfish", None, ["old-transaction", "redfish", "redfish r1"]),
+        ("redfish", "r2", ["old-transaction", "redfish"]),
+        (None, "r1", ["old-transaction", "redfish", "redfish r1"]),
+        (None, "r2", ["old-transaction", "redfish"]),
+        ("ec2", None, ["old-transaction", "ec2"]),
+    ],
+)
+def test_the_conditions_of_a_location_are_those_of_its_provider(
+    provider: str | None, location: str | None, shown: list[str]
+) -> None:
+    of_all = Condition(ConditionName.OLD_TRANSACTION, "", "")
+    of_one = replace(of_all, name=ConditionName.RECOVERY_LIMITED, provider="redfish")
+    found = [of_all, of_one, replace(of_one, location="r1"), replace(of_one, provider="ec2")]
+    counts = [
+        count(State.RUNNING, 1, "r1"),
+        count(State.RUNNING, 1, "r2"),
+        replace(count(State.RUNNING), provider="ec2"),
+    ]
+    left = only(found, provider, location, counts)
+    assert [" ".join(filter(None, (each.provider, each.location))) or each.name for each in left] == shown
 
 
 @pytest.mark.parametrize("location", ["rack 1; true", ""])

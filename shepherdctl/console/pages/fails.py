@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -11,6 +10,7 @@ from shepherd_core.domain.states import State
 
 from shepherdctl import fleet_status
 from shepherdctl.descriptions.condition import ConditionName, Severity
+from shepherdctl.descriptions.conditions import few
 from shepherdctl.descriptions.cures import CURES, told
 from shepherdctl.output.formats import loop_name
 
@@ -38,7 +38,7 @@ def fails(connection: Connection) -> dict[str, Any]:
     failing = overview.failures(connection)
     names = lookup.provider_ids(connection, (each for one in failing if one.of_machines for each in one.examples))
     wrong = fleet_status.judged(fleet)
-    of_name = [list(each) for _, each in groupby(wrong, lambda one: one.name)]
+    shown, more = few(wrong, _EACH)
     return {
         "now": fleet.now,
         "conditions": [
@@ -47,11 +47,10 @@ def fails(connection: Connection) -> dict[str, Any]:
                 "urgent": one.name.severity is Severity.URGENT,
                 "query": query(_MACHINES[one.name], one.provider, one.location) if one.name in _MACHINES else "",
             }
-            for each in of_name
-            for one in each[:_EACH]
+            for one in shown
         ],
         "all_conditions": len(wrong),
-        "more": [(each[0].name, len(each) - _EACH) for each in of_name if len(each) > _EACH],
+        "more": list(more.items()),
         "causes": [
             {"it": one, "loop": loop_name(one.loop).capitalize(), "text": told(one.kind, one.cause)} for one in failing
         ],
