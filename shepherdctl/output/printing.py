@@ -105,11 +105,11 @@ def ids(full: Iterable[object]) -> list[str]:
     return [name[:length] for name in names]
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
+def table(columns: Sequence[Column], rows: Sequence[Sequence[object]], *, short: bool = False) -> None:
     """
     Print *rows*; a Text keeps its style, None is left blank.
 
-    Empty columns are left out. Without rows nothing is printed.
+    Empty columns are left out. Without rows nothing is printed. *short*: each row on one line, with its prose cut.
     """
     shown = [index for index in range(len(columns)) if any(row[index] not in (None, "") for row in rows)]
     if not shown:
@@ -124,14 +124,16 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
     while needed() > console.width and any(columns[index].spare for index in shown):
         shown.remove(max(shown, key=lambda index: columns[index].spare))
     fits = needed() <= console.width  # if not, every column may be wrapped
+    room = console.width - needed() + sum(min(widths[i], _PROSE) for i in shown if columns[i].prose)
     grid = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for index in shown:
         column = columns[index]
         grid.add_column(
             column.title,
             justify="right" if column.number else "left",
-            overflow="fold",
-            no_wrap=fits and not column.prose,
+            overflow="ellipsis" if short else "fold",
+            no_wrap=fits and (short or not column.prose),
+            max_width=room if short and column.prose else None,
         )
     for row in cells:
         grid.add_row(*(row[index] for index in shown))

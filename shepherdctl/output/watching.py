@@ -2,14 +2,17 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 from shepherd_core.domain.clock import SystemClock
 
 from shepherdctl.output.formats import duration, span
-from shepherdctl.output.printing import note
+from shepherdctl.output.printing import counted, note
 
 WatchOption = Annotated[
     float | None,
@@ -22,6 +25,7 @@ def watch(seconds: float, show: Callable[[int], Callable[[], None]], *, table: b
     Read and show something every *seconds*; does not return.
 
     *show* reads it, for a terminal with so many lines, and returns what prints it: nothing is cleared before that.
+    Of more lines than the terminal has, the first are shown.
 
     Raises:
         BadParameter: there is no terminal, or it is not shown as a *table*.
@@ -32,7 +36,28 @@ def watch(seconds: float, show: Callable[[int], Callable[[], None]], *, table: b
     while True:
         console = Console()
         print_it = show(console.height)
+        screen = _Screen()
+        with redirect_stdout(screen), redirect_stderr(screen):
+            print_it()
+        shown, left = screen.first(console.width, console.height - 2)
         console.clear()
-        print_it()
-        note(f"updated every {span(seconds)}; stop with Ctrl-C")
+        sys.stdout.write(shown)
+        more = f"{counted(left, 'more line')}; " if left else ""
+        note(f"{more}updated every {span(seconds)}; stop with Ctrl-C")
         SystemClock().sleep(seconds)
+
+
+class _Screen(StringIO):
+    """Keeps what is printed for a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def first(self, width: int, height: int) -> tuple[str, int]:
+        """Return the lines that fit on a terminal, a long one over several of its own, and how many are left out."""
+        lines = self.getvalue().splitlines(keepends=True)
+        for number, line in enumerate(lines):
+            height -= max(1, -(-Text.from_ansi(line).cell_len // width))
+            if height < 0:
+                return "".join(lines[:number]), len(lines) - number
+        return "".join(lines), 0

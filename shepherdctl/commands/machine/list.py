@@ -35,8 +35,8 @@ _MANY = 1_000
 """Machines of one state that are read to show the first of them in the order of their places."""
 _STEADY = (State.RUNNING, State.INSTALLED)
 """States in which most machines are."""
-_AROUND_THE_TABLE = 4
-"""Lines of the terminal besides the machines: the title, the notes and the cursor."""
+_AROUND_THE_TABLE = 6
+"""Lines of the terminal besides the machines: the title, the notes, each perhaps on two, and the cursor."""
 
 
 def _place(machine: FoundMachine) -> tuple[Any, ...]:
@@ -157,7 +157,7 @@ def list_machines(
         def show(lines: int) -> Callable[[], None]:
             room = max(1, lines - _AROUND_THE_TABLE)
             read = _read(connection, search, sort, after, room if limit is None else min(limit, room))
-            return partial(_show, *read, output, shown)
+            return partial(_show, *read, output, shown, short=True)
 
         if watch is not None:
             watching.watch(watch, show, table=output is Form.TABLE)
@@ -225,16 +225,24 @@ def _worst_first(
     return found, counts
 
 
-def _show(machines: list[FoundMachine], observer: Observer, more: str, output: Form, columns: tuple[str, ...]) -> None:
+def _show(
+    machines: list[FoundMachine],
+    observer: Observer,
+    more: str,
+    output: Form,
+    columns: tuple[str, ...],
+    *,
+    short: bool = False,
+) -> None:
     if output is Form.JSON:
         document({"machines": [with_pauses(machine, observer) for machine in machines]})
     else:
-        _print(machines, observer, columns)
+        _print(machines, observer, columns, short=short)
     if more:
         note(more)
 
 
-def _print(machines: list[FoundMachine], observer: Observer, columns: tuple[str, ...]) -> None:
+def _print(machines: list[FoundMachine], observer: Observer, columns: tuple[str, ...], *, short: bool) -> None:
     """Print a table of *machines*, or that there are none."""
     rows = [
         {
@@ -249,6 +257,6 @@ def _print(machines: list[FoundMachine], observer: Observer, columns: tuple[str,
         }
         for short, machine in zip(ids(machine.machine_id for machine in machines), machines, strict=True)
     ]
-    table([_COLUMNS[name] for name in columns], [[row[name] for name in columns] for row in rows])
+    table([_COLUMNS[name] for name in columns], [[row[name] for name in columns] for row in rows], short=short)
     if not machines:
         note("there are no machines")

@@ -191,6 +191,25 @@ def test_the_status_is_shown_again_until_it_is_interrupted(shepherdctl: CommandL
     assert shepherdctl("status", "--watch", "1s").exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("status", [b"recovery-limited", b"quarantined ", b"and 70 more of recovery-limited", b" more lines; "]),
+        ("machine list", [b"quarantined for ", b" unhealthy: see --limit"]),
+    ],
+)
+def test_what_is_watched_fits_the_terminal_with_the_worst_first(fleet: Fleet, command: str, shown: list[bytes]) -> None:
+    """The terminal has 50 lines and scrolls away the first of more."""
+    for number in range(75):
+        fleet.locate(fleet.unhealthy_machine(), f"rack-{number}")
+    fleet.sql(BUDGET + "SELECT 'static', 'rack-' || n, 1, 'share', 'dead', now() FROM generate_series(0, 74) AS n")
+    fleet.quarantine(fleet.unhealthy_machine())
+    with CommandLine(fleet.settings, NO_LOOPS).interrupted(50, *command.split(), "--watch", "1s") as until:
+        screen = until(b"updated every 1 s").rpartition(b"\x1b[2J")[2]
+    assert screen.count(b"\n") < 50
+    assert [each for each in shown if each not in screen] == []
+
+
 def test_the_worst_locations_are_shown(fleet: Fleet) -> None:
     for location, dead in (("ams", 1), ("fra", 2), ("muc", 0)):
         fleet.locate(fleet.reporting_machine(60), location)
