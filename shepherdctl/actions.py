@@ -1,8 +1,8 @@
 """What several commands do to machines."""
 
 import socket
-from collections.abc import Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from shepherd_core.operator.adopt_forget import ActionOutcome, OperatorAction
 from shepherd_core.operator.drift_repair import DriftRepair
 from shepherd_core.rules.drift import Comparison
 
+from shepherdctl.interrupts import tell
 from shepherdctl.output.readable_log import ReadableLog
 
 _SECONDS = 600.0
@@ -74,8 +75,17 @@ def compare(repair: DriftRepair) -> Comparison:
     return repair.compare(Deadline(repair.clock, _SECONDS))
 
 
+@contextmanager
+def told_as_done() -> Iterator[None]:
+    """Tell what is done to each machine as it is done; an interrupted command points to that, and to the history."""
+    tell("the lines above say what was done; of the machine after them, shepherdctl history says it")
+    with redirect_stdout(ReadableLog()):
+        yield
+    tell("it did everything, and only the output is missing")
+
+
 def carry_out(repair: DriftRepair, action: OperatorAction, confirmed: Sequence[ActionOutcome]) -> list[ActionOutcome]:
     """Apply *action* where it was ready when the operator *confirmed* and still is. See ``DriftRepair.carry_out``."""
     deadline = Deadline(repair.clock, _SECONDS)
-    with redirect_stdout(ReadableLog()):
+    with told_as_done():
         return repair.carry_out(action, confirmed, deadline, f"shepherdctl on {socket.gethostname()}")

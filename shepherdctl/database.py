@@ -1,16 +1,94 @@
 """The connection to the BMDB."""
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from typing import Any, Self, TypeVar
 
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.schema import migrate as migrations
+from shepherd_core.bmdb.statements import changes
+from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.wire.driver import TimeLimits
-from shepherd_core.domain.errors.bmdb import StatementFailed
+from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.errors.bmdb import CommitUnknown, StatementFailed
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.wiring import adapters
 
+from shepherdctl import interrupts
+from shepherdctl.output.printing import counted
+
+T = TypeVar("T")
+
 _UNDEFINED = {"42P01", "42703"}  # table, column
+
+
+class Changes:
+    """The changes that a command makes in the block of this, and what it says of them if it is interrupted."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._block = ExitStack()
+        self._made = 0
+
+    def __enter__(self) -> Self:
+        interrupts.tell(None)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._block.close()
+        if self._made and error == (None, None, None):
+            interrupts.tell("it did everything, and only the output is missing")
+
+    def make(self, once: Callable[[], T], connection: Connection) -> T:
+        """
+        Return the result of *once*, which commits a change of the BMDB.
+
+        A signal cancels it at the server, so that it has committed or never will. After the last change of a command it
+        is too late for that: the command prints its result.
+
+        Raises:
+            Interrupted: a signal came, and this change was not made.
+            ClockDiffers: before the first change; the BMDB's clock differs from ours.
+        """
+        if not self._made:
+            interrupts.tell("nothing was changed")
+            server.check_clock(connection, round(server.now(connection).timestamp() * 1000))
+            self._block.enter_context(interrupts.completed(connection.cancel))
+        interrupts.stop_if_asked()
+        try:
+            result = once()
+        except CommitUnknown:
+            raise
+        except Exception:
+            interrupts.stop_if_asked()  # it may be the cancellation
+            raise
+        self._made += 1
+        committed = counted(self._made, "transaction")
+        interrupts.tell(f"{committed} committed, which nothing takes back; the same command does the rest")
+        return result
+
+
+class CommandConnection(Connection):
+    """The connection of a command, whose transactions, and statements outside of them, are its *changes*."""
+
+    def __init__(self, changes: Changes, *args: Any) -> None:
+        """As ``Connection``."""
+        super().__init__(*args)
+        self._changes = changes
+
+    def run(self, name: str, /, **parameters: Any) -> list[list[Any]]:
+        """Run the statement *name*, as ``Connection.run``."""
+        run = partial(super().run, name, **parameters)
+        if self._in_transaction:
+            interrupts.stop_if_asked()
+        elif changes(name):
+            return self._changes.make(run, self)
+        return run()
+
+    def transact(self, unit: Callable[[], T], deadline: Deadline | None = None) -> T:
+        """Run *unit* in one transaction, as ``Connection.transact``."""
+        return self._changes.make(partial(super().transact, unit, deadline), self)
 
 
 @contextmanager
@@ -47,5 +125,7 @@ def bmdb(
         SchemaMismatch: as ``explain_schema_mismatch``.
         BmdbError: as ``Connection``.
     """
-    with closing(adapters.bmdb(settings, role=role, limits=limits)) as connection, explain_schema_mismatch(settings):
-        yield connection
+    with Changes() as changes:
+        connection = adapters.bmdb(settings, role=role, limits=limits, kind=partial(CommandConnection, changes))
+        with closing(connection), explain_schema_mismatch(settings):
+            yield connection

@@ -3,7 +3,8 @@ Interrupted commands clean up, print one line and end.
 
 A signal raises an exception in the main thread, so that every ``with`` block
 cleans up. Only the first signal counts; later ones are ignored while the
-command ends. A section that must be completed defers it.
+command ends. A section that must be completed defers it. A command that has
+made changes says so in that line.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "the terminal is gone"}
 
@@ -29,11 +30,20 @@ class Interrupted(BaseException):
         self.number = number
 
 
-class _Deferred:
-    """The number of open sections that must be completed, and the signal that arrived meanwhile."""
+class _Arrived:
+    """What the handler of signals has to know."""
 
     sections = 0
+    """Those that are open and must be completed."""
     number: int | None = None
+    """The signal that arrived meanwhile."""
+    hurry: Callable[[], None] | None = None
+    told: str | None = None
+
+
+def tell(sentence: str | None) -> None:
+    """From now on the line of an interrupted command says this, too; None: nothing more."""
+    _Arrived.told = sentence
 
 
 @contextmanager
@@ -47,10 +57,11 @@ def graceful_exit() -> Iterator[None]:
         # Signals that arrive at the same time call this too; ignoring them here would make Python print a warning.
         if next(turns):
             return
-        if _Deferred.sections:
-            _Deferred.number = number
-        else:
+        if not _Arrived.sections:
             raise Interrupted(number)
+        _Arrived.number = number
+        if _Arrived.hurry:
+            _Arrived.hurry()
 
     for number in handled:
         signal.signal(number, end)
@@ -59,10 +70,23 @@ def graceful_exit() -> Iterator[None]:
     except Interrupted as interrupted:
         for each in handled:
             signal.signal(each, signal.SIG_IGN)  # also while the interpreter exits, which resets its handlers
-        sys.stderr.write(f"{_SIGNALS[signal.Signals(interrupted.number)]}\n")
+        name = _SIGNALS[signal.Signals(interrupted.number)]
+        sys.stderr.write(f"{name}: {_Arrived.told}\n" if _Arrived.told else f"{name}\n")
         raise SystemExit(128 + interrupted.number) from None
     for number in handled:
         signal.signal(number, previous[number])
+
+
+def stop_if_asked() -> None:
+    """
+    End the command if a signal was deferred.
+
+    Raises:
+        Interrupted: one was.
+    """
+    if _Arrived.number is not None:
+        number, _Arrived.number = _Arrived.number, None
+        raise Interrupted(number)
 
 
 @contextmanager
@@ -73,11 +97,22 @@ def deferred() -> Iterator[None]:
     Raises:
         Interrupted: a signal arrived. Replaces an error of the block, which the signal may have caused in a child.
     """
-    _Deferred.sections += 1
+    _Arrived.sections += 1
     try:
         yield
     finally:
-        _Deferred.sections -= 1
-        if not _Deferred.sections and _Deferred.number is not None:
-            number, _Deferred.number = _Deferred.number, None
-            raise Interrupted(number)
+        _Arrived.sections -= 1
+        if not _Arrived.sections:
+            stop_if_asked()
+
+
+@contextmanager
+def completed(hurry: Callable[[], None]) -> Iterator[None]:
+    """Let signals call *hurry*, and nothing else. Unless ``stop_if_asked`` ends the block, they are forgotten."""
+    _Arrived.sections += 1
+    _Arrived.hurry = hurry
+    try:
+        yield
+    finally:
+        _Arrived.sections -= 1
+        _Arrived.hurry = _Arrived.number = None

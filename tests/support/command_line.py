@@ -102,10 +102,20 @@ class CommandLine:
         """Return the one JSON document that it prints, without its version; of one that has only a list, the list."""
         return content(self.read(*arguments, "-o", "json", status=status))
 
-    def process(self, *arguments: str, output: IO[str] | None = None) -> subprocess.CompletedProcess[str]:
+    def process(
+        self,
+        *arguments: str,
+        output: IO[str] | None = None,
+        meanwhile: Callable[[int], object] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run it in a process of its own, whose id *meanwhile* gets."""
         with TemporaryFile("w+") as kept, TemporaryFile("w+") as errors:
             process = self._start(_PLAIN, arguments, output=(output or kept).fileno(), errors=errors.fileno())
-            status = _ended(process)
+            try:
+                if meanwhile is not None and process.pid is not None:
+                    meanwhile(process.pid)
+            finally:
+                status = _ended(process)
             kept.seek(0)
             errors.seek(0)
             return subprocess.CompletedProcess(arguments, status, kept.read(), errors.read())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import shepherd_core.bmdb
 from shepherd_core.bmdb.schema.migrate import migrations
-from shepherd_core.bmdb.statements import fragments, statements
+from shepherd_core.bmdb.statements import CHANGED, changes, fragments, statements
 from shepherd_core.settings.rules import INTERVALS
 
 PACKAGE = Path(shepherd_core.bmdb.__file__).parent
@@ -28,10 +28,6 @@ EXCLUDED = {
     r"\b(CURRENT_(TIMESTAMP|TIME|DATE)|LOCALTIME(STAMP)?)\b",
 }
 
-_CHANGED = re.compile(
-    r"\bINSERT\s+INTO\s+(\w+)|(?<!FOR )(?<!KEY )(?<!DO )\bUPDATE\s+(?!OF\b)(\w+)|\bDELETE\s+FROM\s+(\w+)", re.IGNORECASE
-)
-
 
 def code(text: str) -> str:
     without_comments = re.sub(r"--[^\n]*", " ", text)
@@ -41,7 +37,7 @@ def code(text: str) -> str:
 def faults(text: str) -> list[str]:
     sql = code(text)
     found = [what for what, pattern in EXCLUDED.items() if re.search(pattern, sql, re.IGNORECASE)]
-    changed = Counter(next(filter(None, match.groups())).lower() for match in _CHANGED.finditer(sql))
+    changed = Counter(next(filter(None, match.groups())).lower() for match in CHANGED.finditer(sql))
     found += [f"{table} is changed {times} times" for table, times in changed.items() if times > 1]
     if ";" in sql.rstrip("; "):
         found.append("several statements")
@@ -156,7 +152,7 @@ UNFENCED = {
 
 def written_for_sessions() -> set[str]:
     """Return the statements that take a session and write."""
-    return {name for name, text in statements().items() if ":session_id" in code(text) and _CHANGED.search(code(text))}
+    return {name for name, text in statements().items() if ":session_id" in code(text) and CHANGED.search(code(text))}
 
 
 @pytest.mark.parametrize("name", sorted(written_for_sessions() - set(UNFENCED)))
@@ -219,7 +215,7 @@ def test_every_work_end_and_every_provider_write_is_known() -> None:
     assert {
         name
         for name, text in sql.items()
-        if "FROM provisioner_lock WHERE provider = :provider AND session_id" in text and _CHANGED.search(text)
+        if "FROM provisioner_lock WHERE provider = :provider AND session_id" in text and CHANGED.search(text)
     } == (NEEDS_PROVIDER_LOCK)
 
 
@@ -290,3 +286,11 @@ def test_view_fragment_and_settings_rule_wait_for_equal_intervals() -> None:
     timeout = fragments()["agent_timeout"]
     assert f"{INTERVALS}::float8 * report_interval_seconds" in timeout
     assert any(" ".join(timeout.split()) in " ".join(migration.text.split()) for migration in migrations())
+
+
+@pytest.mark.parametrize(
+    ("name", "changing"),
+    [("pause", True), ("resume", True), ("now", False), ("lock_facts", False), ("fence_session", True)],
+)
+def test_it_is_known_which_statement_changes_anything(name: str, *, changing: bool) -> None:
+    assert changes(name) == changing

@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Sequence
-from contextlib import closing, redirect_stdout
+from contextlib import closing
 
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.machines.search import FoundMachine
@@ -12,6 +12,7 @@ from shepherd_core.domain.states import State
 from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult
 from shepherd_core.wiring import operators
 
+from shepherdctl import actions
 from shepherdctl.confirm import Yes, confirm, require_terminal
 from shepherdctl.database import explain_schema_mismatch
 from shepherdctl.descriptions.state import Observer
@@ -19,7 +20,6 @@ from shepherdctl.options import DryRun, MachinesArgument, OwnerOption, ReasonOpt
 from shepherdctl.output.formats import in_full
 from shepherdctl.output.outcomes import print_outcomes
 from shepherdctl.output.printing import Form, Output, note
-from shepherdctl.output.readable_log import ReadableLog
 from shepherdctl.selection import Selection, selecting
 
 HEALTHY = (State.STARTING, State.RUNNING, State.INSTALLED)
@@ -100,7 +100,7 @@ def _interrupt(
             if not yes and (name := _name(ready, ask_for_one=selection.asks)):
                 require_terminal(yes=False)
                 confirm(name)
-            with redirect_stdout(ReadableLog()):
+            with actions.told_as_done():
                 outcomes = list(
                     step.carry_out(machines, observer.now, remark, f"shepherdctl on {socket.gethostname()}")
                 )

@@ -1,16 +1,25 @@
-"""A command that is interrupted more than once: it cleans up all the same, in order, and says one line."""
+"""A command that is interrupted, also more than once: it cleans up in order, and says in one line what changed."""
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.support.bmdb.fleet import Fleet, administrator
+from tests.support.command_line import CommandLine
+
 ROOT = Path(__file__).parents[3]
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+SAID = {signal.SIGTERM: "terminated", signal.SIGINT: "interrupted", signal.SIGHUP: "the terminal is gone"}
+SIGNALS = tuple(SAID)
+REASON = ("--reason", "why", "--yes")
+PAUSE = ("pause", "--machine", "machine-1", *REASON)
 
 # It holds the signals back until it is told that all were sent: then they come at once.
 HOLDS_BACK = """
@@ -63,12 +72,7 @@ def test_of_signals_that_come_at_once_one_counts(command: subprocess.Popen[str])
     for number in SIGNALS:
         os.kill(command.pid, number)
     output, errors = command.communicate("\n", timeout=60)
-    lines = {
-        128 + signal.SIGTERM: "terminated\n",
-        128 + signal.SIGINT: "interrupted\n",
-        128 + signal.SIGHUP: "the terminal is gone\n",
-    }
-    assert errors == lines.get(command.returncode)
+    assert {128 + number: f"{said}\n" for number, said in SAID.items()}.get(command.returncode) == errors
     assert output == "cleaned up\n"
 
 
@@ -81,3 +85,74 @@ def test_a_command_that_cleans_up_is_not_interrupted_again(command: subprocess.P
         os.kill(command.pid, number)
     output, errors = command.communicate("\n", timeout=60)
     assert (command.returncode, output, errors) == (128 + signal.SIGTERM, "cleaned up\n", "terminated\n")
+
+
+@contextmanager
+def locked(fleet: Fleet, statement: str) -> Iterator[None]:
+    with closing(administrator(fleet.settings)) as other:
+        other.run("BEGIN")
+        other.run(statement)
+        yield
+        other.run("ROLLBACK")
+
+
+def blocked(fleet: Fleet, number: signal.Signals) -> Callable[[int], None]:
+    """Return what sends the signal to a process once a lock keeps it waiting."""
+
+    def send(pid: int) -> None:
+        fleet.wait_until_blocked()
+        os.kill(pid, number)
+
+    return send
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize(
+    "waits", ["pauses IN SHARE MODE", "machine_provided"], ids=["for the change", "before the change"]
+)
+def test_an_interrupted_command_has_changed_nothing(
+    fleet: Fleet, shepherdctl: CommandLine, waits: str, number: signal.Signals
+) -> None:
+    """What waits at the server is canceled: it would be carried out after the command had said that it was not."""
+    fleet.provided_machine()
+    with locked(fleet, f"LOCK TABLE {waits}"):
+        ended = shepherdctl.process(*PAUSE, meanwhile=blocked(fleet, number))
+    said = f"{SAID[number]}: nothing was changed\n" if waits.startswith("pauses") else f"{SAID[number]}\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (128 + number, "", said)
+    fleet.wait_until_idle()
+    assert fleet.sql("SELECT FROM pauses") == []
+
+
+def test_a_command_interrupted_between_its_changes_tells_both(fleet: Fleet, shepherdctl: CommandLine) -> None:
+    machines = [fleet.quarantine(fleet.provided_machine()) for _ in range(3)]
+    names = [f"machine-{number}" for number in (1, 2, 3)]
+    with locked(fleet, f"SELECT FROM machine_quarantine WHERE machine_id = '{machines[1]}' FOR UPDATE"):
+        ended = shepherdctl.process("machine", "unquarantine", *names, *REASON, meanwhile=blocked(fleet, signal.SIGINT))
+    assert (ended.returncode, ended.stdout) == (130, "")
+    assert ended.stderr == (
+        "interrupted: 1 transaction committed, which nothing takes back; the same command does the rest\n"
+    )
+    left = {machine_id for (machine_id,) in fleet.sql("SELECT machine_id FROM machine_quarantine")}
+    assert left == set(machines[1:])
+
+
+def test_a_command_whose_commit_came_first_says_so(fleet: Fleet, shepherdctl: CommandLine) -> None:
+    """It succeeds, or is interrupted while it prints: its output fits nowhere until the signal has come."""
+    fleet.provided_machine()
+    theirs, ours = os.pipe()
+    with os.fdopen(theirs) as reader, os.fdopen(ours, "w") as writer, ThreadPoolExecutor(1) as pool:
+        writer.write("x" * fcntl.fcntl(ours, fcntl.F_GETPIPE_SZ))
+        writer.flush()
+        read: list[Future[str]] = []
+
+        def send(pid: int) -> None:
+            fleet.wait_until("EXISTS (SELECT FROM pauses)")
+            os.kill(pid, signal.SIGINT)
+            read.append(pool.submit(reader.read))
+
+        ended = shepherdctl.process(*PAUSE, output=writer, meanwhile=send)
+        writer.close()
+        printed = read[0].result().strip("x")
+    missing = "interrupted: it did everything, and only the output is missing\n"
+    done = (0, True, "work that has begun continues\n")
+    assert (ended.returncode, "machine-1" in printed, ended.stderr) in [done, (130, False, missing)]

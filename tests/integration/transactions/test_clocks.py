@@ -1,11 +1,13 @@
 """The server's clock jumps and is corrected: while it differs from that of the functions, nothing is written."""
 
 from collections.abc import Callable
+from contextlib import closing
 from email.message import Message
 from typing import cast
 
 import pytest
 from shepherd_core.agent.endpoint import AgentApi, AgentRequest
+from shepherd_core.bmdb.machines import pauses
 from shepherd_core.domain.clock import TOLERANCE_SECONDS, Clock, SystemClock
 from shepherd_core.domain.errors.bmdb import ClockDiffers
 from shepherd_core.domain.machine import Process
@@ -14,6 +16,7 @@ from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest
 from agent.shepherd_agent.ed25519 import PrivateKey
 from agent.shepherd_agent.reports.endpoint import Answer, Endpoint, NotDelivered
 from agent.shepherd_agent.reports.reporter import Reporter
+from shepherdctl.database import Changes, CommandConnection
 from tests.conftest import ManualClock
 from tests.support.agents.signed_agent import endpoint
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
@@ -106,6 +109,17 @@ def test_nothing_is_written_while_the_clocks_differ(fleet: Fleet, clock: ManualC
     fleet.move_clock(-seconds)
     fleet.open_session()
     assert fleet.sql("SELECT machine_id FROM work") == [[machine_id] for machine_id in ids(held)]
+
+
+@jumps
+def test_a_command_changes_nothing_while_the_clocks_differ(fleet: Fleet, clock: ManualClock, seconds: float) -> None:
+    """A pause for an hour, made by a clock that is two hours behind, would be over when it is corrected."""
+    fleet.move_clock(seconds)
+    with Changes() as changes:
+        connection = CommandConnection(changes, fleet.settings, None, clock)
+        with closing(connection), pytest.raises(ClockDiffers):
+            pauses.pause(connection, owner="me", reason="why", seconds=HOUR)
+    assert fleet.sql("SELECT FROM pauses") == []
 
 
 @pytest.mark.parametrize("seconds", [TOLERANCE_SECONDS - 5, 5 - TOLERANCE_SECONDS])

@@ -237,6 +237,11 @@ class Connection:
         finally:
             other.close()
 
+    def cancel(self) -> None:
+        """Ask the server to end the statement that runs now. May be called while another call waits for its answer."""
+        if self._driver is not None:
+            driver.cancel(self._driver, self._settings, self._authorities, self._limits)
+
     def roll_back(self) -> None:
         """Roll back the transaction; if not even that works, drop the connection."""
         with suppress(BmdbError):

@@ -18,6 +18,11 @@ _FOLDER = Path(__file__).parent
 _MARK = "-- name: "
 _FRAGMENT_MARK = "-- fragment: "
 
+CHANGED = re.compile(
+    r"\bINSERT\s+INTO\s+(\w+)|(?<!FOR )(?<!KEY )(?<!DO )\bUPDATE\s+(?!OF\b)(\w+)|\bDELETE\s+FROM\s+(\w+)", re.IGNORECASE
+)
+"""In a statement without comments: the tables that it changes."""
+
 
 @cache
 def statements() -> dict[str, str]:
@@ -30,6 +35,12 @@ def statements() -> dict[str, str]:
                 raise AssertionError(f"two statements are named {name}")
             found[name] = _filled(text.strip().removesuffix(";"), fragments())
     return found
+
+
+@cache
+def changes(name: str) -> bool:
+    """Return whether the statement *name* changes anything."""
+    return CHANGED.search(re.sub(r"--.*", "", statements()[name])) is not None
 
 
 @cache

@@ -108,6 +108,7 @@ def bmdb(
     attempts: int = ATTEMPTS,
     role: str | None = None,
     limits: TimeLimits = LIMITS,
+    kind: Callable[..., Connection] = Connection,
 ) -> Connection:
     """
     Return a connection to the BMDB of *settings*, or of this process's own. It connects when it is first used.
@@ -124,7 +125,7 @@ def bmdb(
         settings = settings.of_role(role or own)
     source = settings.bmdb_ca_source
     authorities = None if source is None else cache(partial(read, source))
-    return Connection(settings, _password(settings), CLOCK, authorities, attempts, limits)
+    return kind(settings, _password(settings), CLOCK, authorities, attempts, limits)
 
 
 def _password(settings: BmdbSettings) -> Callable[[], str] | None:

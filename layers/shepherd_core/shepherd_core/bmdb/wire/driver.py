@@ -6,7 +6,9 @@ The only module that imports pg8000.
 
 from __future__ import annotations
 
+import struct
 import traceback
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from secrets import token_hex
@@ -21,7 +23,13 @@ from pg8000.native import literal
 from shepherd_core.bmdb.statements import statements
 from shepherd_core.bmdb.wire import transport
 from shepherd_core.domain.errors import ConfigError
-from shepherd_core.domain.errors.bmdb import BmdbError, BmdbUnavailable, SerializationConflict, StatementFailed
+from shepherd_core.domain.errors.bmdb import (
+    BmdbError,
+    BmdbUnavailable,
+    BmdbUntrusted,
+    SerializationConflict,
+    StatementFailed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +45,7 @@ FAULTS = (InterfaceError, DatabaseError, OSError)
 _CONFLICTS = {"40001", "40P01", "55P03"}  # serialization failure, deadlock, lock not available in time
 _TIMESTAMPTZ, _NUMERIC, _UUID = 1184, 1700, 2950  # the numbers of the types in every PostgreSQL
 _UNAVAILABLE_CLASSES = ("08", "53", "57P")  # connection, resources (too many connections), shutdown
+_CANCEL_REQUEST = 80877102  # its code in the protocol
 _NO_SUCH_STATEMENT = "26000"
 POOLED = (
     "the pooler in front of the BMDB gives each transaction another connection to the server (transaction pooling): "
@@ -145,6 +154,14 @@ def _set(driver: Driver, limits: TimeLimits) -> None:
     logged_in_to = driver._backend_key_data[:4]  # noqa: SLF001 - it is shown nowhere else
     if told[0].to_bytes(4, "big") != logged_in_to and driver.run(statements()["server_process"]) != [told[:2]]:
         raise ConfigError([f"SHEPHERD_BMDB_HOST: {POOLED}"])
+
+
+def cancel(driver: Driver, settings: BmdbSettings, authorities: Callable[[], bytes] | None, limits: TimeLimits) -> None:
+    """Ask the server to end the statement that *driver* waits for. It may have been carried out nevertheless."""
+    key = driver._backend_key_data  # noqa: SLF001 - it is shown nowhere else
+    with suppress(OSError, BmdbUntrusted), closing(transport.dial(settings, authorities, limits.connect)) as sock:
+        sock.sendall(struct.pack("!ii", 8 + len(key), _CANCEL_REQUEST) + key)
+        sock.recv(1)  # the server closes the connection when it has passed it on
 
 
 def meaning(error: Exception, what: str) -> BmdbError:
