@@ -32,6 +32,7 @@ def read(connection: Connection) -> FleetStatus:
     return FleetStatus(
         now,
         now.timestamp() - connection.clock["time"] / 1000,
+        server.checkpoint_ahead(connection),
         overview.fleet_counts(connection, [SILENT_SECONDS], places=True),
         overview.unsteady(connection),
         remediation.bad_agents(connection),

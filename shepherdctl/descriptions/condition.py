@@ -52,6 +52,7 @@ class ConditionName(StrEnum):
     DRIFT_LIMIT_EXCEEDED = "drift-limit-exceeded", Severity.URGENT, "drift-limit-exceeded"
     LONG_WAIT = "long-wait", Severity.WARNING, "oldest-wait"
     LOOP_SLOW = "loop-slow", Severity.WARNING, "duration"
+    CLOCK_JUMPED = "clock-jumped", Severity.WARNING
     OLD_TRANSACTION = "old-transaction", Severity.WARNING
     QUARANTINED = "quarantined", Severity.WARNING, "quarantined"
     REPORTS_AGAIN = "reports-again", Severity.WARNING

@@ -41,6 +41,7 @@ _LONG_WAIT_SECONDS = 1_800
 _NEAR_TIMEOUT = 0.8
 """Of a loop's timeout, as the alarm says."""
 _MISSED = 3
+_JUMPED_SECONDS = 60
 _TICK_SECONDS = 300
 """The longest time that a tick may take: it is recorded when it ends."""
 _WORST = 3
@@ -56,6 +57,8 @@ class FleetStatus:
     """By the database's clock."""
     clock_ahead_seconds: float
     """By how much that is ahead of the clock here; negative: behind it."""
+    checkpoint_ahead_seconds: float
+    """By how much the database's last checkpoint lies in its future; negative: in its past."""
     machines: Sequence[FleetCount]
     """By location, and by whether the last heartbeat is younger than ``SILENT_SECONDS``."""
     unsteady: Sequence[Unsteady]
@@ -137,6 +140,12 @@ def _of_database(fleet: FleetStatus) -> Iterator[Condition]:
         name = ConditionName.CLOCK_DIFFERS
         text = f"the database's clock is {span(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} the one here"
         yield Condition(name, f"{text}: until they agree, no loop runs and no heartbeat is taken", CURES[name])
+    elif (jumped := fleet.checkpoint_ahead_seconds) > _JUMPED_SECONDS:
+        yield Condition(
+            ConditionName.CLOCK_JUMPED,
+            f"the database's clock was ahead by {span(jumped)} or more, and was corrected",
+            "run `CHECKPOINT` as its administrator: PostgreSQL makes none until then; find out what moved the clock",
+        )
     if fleet.oldest_transaction is not None:
         text, cure = old_transaction(fleet.oldest_transaction)
         since = fleet.now - timedelta(seconds=fleet.oldest_transaction.seconds)

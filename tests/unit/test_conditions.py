@@ -40,6 +40,7 @@ def tick(loop: str, minutes_ago: float = 1, **changes: Any) -> Tick:
 WELL = FleetStatus(
     NOW,
     0,
+    -60,
     [count(State.RUNNING), count(State.UNHEALTHY)],
     [],
     [],
@@ -92,6 +93,15 @@ AWAY: dict[str, Any] = {"outcome": "Failed", "kind": FailureKind.PROVIDER_UNAVAI
             f"clock-differs: the database's clock is 5 min behind {NOTHING_RUNS}",
         ),
         ({"clock_ahead_seconds": 300.0}, None),
+        (
+            {"checkpoint_ahead_seconds": 7_140.0},
+            "clock-jumped: the database's clock was ahead by 119 min or more, and was corrected",
+        ),
+        ({"checkpoint_ahead_seconds": 60.0}, None),
+        (
+            {"clock_ahead_seconds": 7_200.0, "checkpoint_ahead_seconds": 7_140.0},
+            f"clock-differs: the database's clock is 2 h ahead of {NOTHING_RUNS}",
+        ),
         (
             {"budgets": [BUDGET], "machines": [count(State.UNHEALTHY, 3, "r1"), count(State.UNHEALTHY, 1, "r2")]},
             f"{LIMITED}, the whole provider; no machine reports; of the 4 unhealthy ones, 3 at r1, 1 at r2",

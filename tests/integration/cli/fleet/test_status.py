@@ -270,6 +270,12 @@ def full_disk(fleet: Fleet) -> Iterator[None]:
             name.unlink(missing_ok=True)
 
 
+def test_the_last_checkpoint_says_whether_the_clock_jumped(fleet: Fleet) -> None:
+    """Of a server whose clock did not, it lies in the past."""
+    fleet.sql("CHECKPOINT")
+    assert -HOUR < fleet_status.read(fleet.connection).checkpoint_ahead_seconds <= 0
+
+
 def test_the_status_is_told_to_prometheus(shepherdctl: CommandLine, fleet: Fleet) -> None:
     """In its text format; what a provider names cannot break a line."""
     fleet.sql(f"{BUDGET} VALUES ('ec2', :location, 1, 'share', 'why', now())", location='a\\"\n\x1b')

@@ -18,6 +18,11 @@ def now(connection: Connection) -> datetime:
     return connection.fetch(datetime, "now")[0]
 
 
+def checkpoint_ahead(connection: Connection) -> float:
+    """Return by how many seconds the last checkpoint lies in the server's future; negative: in its past."""
+    return connection.fetch(float, "checkpoint_ahead")[0]
+
+
 def check_clock(connection: Connection, time: int) -> None:
     """
     Check that *time*, which the database told just now, in milliseconds since the Unix epoch, may be believed.

@@ -4,6 +4,11 @@
 -- The database's time, for output such as "5 minutes ago".
 SELECT clock_timestamp();
 
+-- name: checkpoint_ahead
+-- By how many seconds the last checkpoint lies in the future: it was made by a clock that was ahead, and has been corrected
+-- since. While the clocks differ the BMDB is not written, so that nothing else on record says so.
+SELECT extract(epoch FROM checkpoint_time - clock_timestamp())::float8 FROM pg_control_checkpoint();
+
 -- name: find_oldest_transaction
 -- The oldest transaction that keeps the dead rows of this database, if it is older than :seconds: an open one or a prepared
 -- one. PostgreSQL tells the age of open ones to their own user, and to members of pg_read_all_stats.
