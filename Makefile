@@ -192,7 +192,7 @@ bench-coldstart: .venv/.ready ## compare each function's cold start with that of
 
 .PHONY: cost
 cost: .venv/.ready ## compute what a month on AWS costs
-	@$(BIN)/python -m bench.cost
+	@$(BIN)/python -m simulator.cost
 
 .PHONY: format
 format: .venv/.ready ## format the code, and repair what the linter can

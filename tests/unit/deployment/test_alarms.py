@@ -12,9 +12,9 @@ from shepherd_core.providers.static import StaticProvider
 from shepherd_core.settings.functions import FUNCTIONS, LOOPS
 from shepherd_core.telemetry import Metric
 
-from bench.cost.formula import found_after, month
-from bench.cost.inputs import Inputs
-from bench.cost.tables import INTERVALS, MACHINES, comparison, intervals, table
+from simulator.cost.formula import found_after, month
+from simulator.cost.inputs import Inputs
+from simulator.cost.tables import INTERVALS, MACHINES, comparison, intervals, table
 from tests.support.console import parsed
 from tests.support.deployment.cloudformation import PSEUDO, Stack, read_file
 from tests.support.deployment.deployments import (

@@ -14,12 +14,12 @@ from shepherd_core.settings.functions import FUNCTIONS, LOOPS
 from shepherd_core.settings.providers import BUILT_IN, find
 from shepherd_core.settings.sources import load
 
-from bench.cost.formula import month
-from bench.cost.inputs import Inputs
 from shepherdctl.deployment.answers import Answers, read
 from shepherdctl.deployment.machine_lists import LISTS
 from shepherdctl.deployment.plan import DeployStack, Found, PutObject, StoreSecret, plan
 from shepherdctl.deployment.template import Package, parameters
+from simulator.cost.formula import month
+from simulator.cost.inputs import Inputs
 from tests.support.deployment.deployments import ROOT, environment, stack_of
 
 EXAMPLES = sorted(path.parent for path in (ROOT / "examples").glob("*/shepherd.toml"))
@@ -136,7 +136,7 @@ def test_the_list_of_machines_is_read_when_it_is_filled_in(name: str, machines: 
 def test_the_cost_is_computed(folder: Path) -> None:
     page = (folder / "README.md").read_text(encoding="utf-8")
     found = re.search(
-        r"python -m bench.cost --machines (\d+)((?: --set \w+=[\d.]+)*)\n\ncomputes ([\d.]+) dollars", page
+        r"python -m simulator.cost --machines (\d+)((?: --set \w+=[\d.]+)*)\n\ncomputes ([\d.]+) dollars", page
     )
     assert found
     machines, changes, total = found.groups()

@@ -1,43 +1,72 @@
 """The cost of a month by purpose, and how soon a dead machine is found."""
 
 import math
+from dataclasses import dataclass
 
 from shepherd_core.settings.rules import INTERVALS
 
-from bench.cost.inputs import Inputs
+from simulator.cost.inputs import Inputs
 
-_HOURS = 730
-_MINUTES = _HOURS * 60
+HOURS = 730
+"""Of a month, as AWS counts it."""
+_MINUTES = HOURS * 60
 _FIRST_MILLIONS = 300.0
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What the functions do in a month."""
+
+    machines: float
+    ticks: float
+    """Invocations of loops."""
+    requests: float
+    """Of agents: invocations of the agent API."""
+    starts: float
+    """Of agents, over SSH."""
+    listing_seconds: float
+    """Of Provisioner and Updater."""
+    log_kb: float
 
 
 def month(machines: int, inputs: Inputs) -> dict[str, float]:
     """Return the dollars of a month by purpose, without database and network."""
     ticks = inputs.loops * inputs.ticks_per_minute * _MINUTES
     starts = machines * inputs.failures_per_machine
-    per_thousand = machines / 1000
-    listing = per_thousand * inputs.listing_seconds_per_thousand
+    listing = listing_seconds(machines, inputs)
     # Of the Provisioner's listings, one lasts into the next minutes if it is long: a second one does not begin.
     listed = min(inputs.ticks_per_minute * _MINUTES / inputs.provisioner_minutes * listing, _MINUTES * 60)
-    checked = _MINUTES / inputs.heartbeat_timeout_minutes * per_thousand * inputs.health_check_seconds_per_thousand
+    listed += _MINUTES / inputs.update_minutes * listing
+    log_kb = ticks * inputs.tick_log_kb + starts * 2
+    return bill(Activity(machines, ticks, heartbeats(machines, inputs), starts, listed, log_kb), inputs)
+
+
+def listing_seconds(machines: float, inputs: Inputs) -> float:
+    """Return the seconds for which one listing is billed."""
+    return machines / 1000 * inputs.listing_seconds_per_thousand
+
+
+def bill(did: Activity, inputs: Inputs) -> dict[str, float]:
+    """Return the dollars of a month by purpose for what the functions *did*, without database and network."""
+    checks = _MINUTES / inputs.heartbeat_timeout_minutes * did.machines / 1000
     gb_seconds = (
-        ticks * inputs.idle_seconds * (inputs.memory_gb + inputs.ssh_memory_gb) / 2
-        + (listed + _MINUTES / inputs.update_minutes * listing) * inputs.memory_gb
-        + (starts * inputs.agent_start_seconds + checked) * inputs.ssh_memory_gb
+        did.ticks * inputs.idle_seconds * (inputs.memory_gb + inputs.ssh_memory_gb) / 2
+        + did.listing_seconds * inputs.memory_gb
+        + (did.starts * inputs.agent_start_seconds + checks * inputs.health_check_seconds_per_thousand)
+        * inputs.ssh_memory_gb
     )
-    requests = heartbeats(machines, inputs)
     decryptions = inputs.secrets * _MINUTES / inputs.secret_minutes
     return {
-        "heartbeats: API": inputs.http_api * _api(requests / 1e6, inputs),
-        "heartbeats: requests": requests / 1e6 * inputs.lambda_million_requests,
-        "heartbeats: time": requests * inputs.request_ms / 1000 * inputs.api_memory_gb * inputs.lambda_gb_second,
-        "heartbeats: traffic": requests * inputs.request_bytes / 1e9 * inputs.traffic_gb,
+        "heartbeats: API": inputs.http_api * _api(did.requests / 1e6, inputs),
+        "heartbeats: requests": did.requests / 1e6 * inputs.lambda_million_requests,
+        "heartbeats: time": did.requests * inputs.request_ms / 1000 * inputs.api_memory_gb * inputs.lambda_gb_second,
+        "heartbeats: traffic": did.requests * inputs.request_bytes / 1e9 * inputs.traffic_gb,
         "loops: time": gb_seconds * inputs.lambda_gb_second,
-        "loops: requests": ticks / 1e6 * inputs.lambda_million_requests,
-        "schedules": ticks / 1e6 * inputs.scheduler_million_events,
-        "settings: S3": (ticks + _MINUTES) / 1e6 * inputs.s3_million_requests,
+        "loops: requests": did.ticks / 1e6 * inputs.lambda_million_requests,
+        "schedules": did.ticks / 1e6 * inputs.scheduler_million_events,
+        "settings: S3": (did.ticks + _MINUTES) / 1e6 * inputs.s3_million_requests,
         "secrets: KMS": decryptions / 1e6 * inputs.kms_million_requests,
-        "logs": (ticks * inputs.tick_log_kb + starts * 2) / 1e6 * inputs.logs_gb,
+        "logs": did.log_kb / 1e6 * inputs.logs_gb,
         "metrics": inputs.metrics * inputs.custom_metric,
         "alarms": (inputs.alarms + inputs.http_api * inputs.http_api_alarms) * inputs.alarm,
         "dashboard": inputs.dashboard,
@@ -75,4 +104,4 @@ def container(machines: int, inputs: Inputs) -> float:
         + (2 + count) * inputs.address_hour
     )
     traffic = heartbeats(machines, inputs) * inputs.resumed_bytes / 1e9 * inputs.traffic_gb
-    return hourly * _HOURS + traffic
+    return hourly * HOURS + traffic

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from bench.cost.formula import container, found_after, month
-from bench.cost.inputs import PRICES_OF, Inputs
+from simulator.cost.formula import container, found_after, month
+from simulator.cost.inputs import PRICES_OF, Inputs
 
 MACHINES = [10, 1_000, 10_000, 100_000]
 INTERVALS = (240, 600, 900)

@@ -2,7 +2,7 @@
 Shepherd's cost a month on AWS: a formula with named prices and assumptions.
 
     make cost                                        # 10, 1,000, 10,000 and 100,000 machines, and with other settings
-    python -m bench.cost --machines 500 --set interval_seconds=60 --set failures_per_machine=2
+    python -m simulator.cost --machines 500 --set interval_seconds=60 --set failures_per_machine=2
 
 The prices are inputs (list prices of us-east-1 without the free tier, as of the date below): check them before you
 rely on a figure. Below the sum stand the database and the network, whose prices you may set, too. The cost of a
@@ -10,16 +10,17 @@ heartbeat is what ``make bench BENCH=heartbeats`` measured (docs/performance.md)
 """
 
 import argparse
+import sys
 from dataclasses import fields, replace
 
-from bench.cost.inputs import Inputs
-from bench.cost.tables import MACHINES, comparison, intervals, table
+from simulator.cost.inputs import Inputs
+from simulator.cost.tables import MACHINES, comparison, intervals, table
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(
-        "python -m bench.cost", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        "python -m simulator.cost", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--machines", type=int, nargs="+", default=MACHINES, metavar="COUNT", help="sizes of the fleet")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another price or assumption")
@@ -35,7 +36,8 @@ def main() -> None:
         except ValueError:
             parser.error(f"--set {item}: {value!r} is not a number")
     inputs = replace(Inputs(), **changes)  # type: ignore[arg-type]  # counts may be fractions here
-    print(*(each(arguments.machines, inputs) for each in (table, intervals, comparison)), sep="\n\n")
+    tables = [each(arguments.machines, inputs) for each in (table, intervals, comparison)]
+    sys.stdout.write("\n\n".join(tables) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""What a month of Shepherd costs on AWS."""
