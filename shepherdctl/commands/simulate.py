@@ -37,6 +37,19 @@ def simulate(
     ] = None,
     speed: SpeedOption = 60,
     seed: SeedOption = 0,
+    days: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=365,
+            help="Days of a fleet in memory instead, whose clock runs as fast as it can: a machine in 200 fails a day, "
+            "and there is an outage a week. Of the other options, only --machines, --seed and --bill apply.",
+            show_default=False,
+        ),
+    ] = None,
+    bill: Annotated[
+        bool, typer.Option("--bill", help="With --days: what a month like this costs on AWS, without the database.")
+    ] = False,
     hold: Annotated[
         bool, typer.Option("--hold", help="Keep the fleet running until Ctrl-C, for shepherdctl in a second shell.")
     ] = False,
@@ -52,7 +65,17 @@ def simulate(
     Exit status 1: an invariant was violated (a machine lost or created twice, a
     healthy machine rebooted, work without an end). Machines that are not running
     at the end are reported, but are no failure: the faults may explain them.
+
+    Examples:
+      shepherdctl simulate --machines 50 --minutes 60 -o json
+      shepherdctl simulate --machines 100 --days 30 --bill
     """
+    if days is not None:
+        _days(machines, days, seed, output, with_bill=bill)
+        return
+    if bill:
+        message = "--bill needs --days."
+        raise typer.BadParameter(message)
     from simulator.environment.environment import Environment, EnvironmentSettings  # noqa: PLC0415
     from simulator.environment.faults import Faults, load  # noqa: PLC0415 - slow to import
     from simulator.environment.status import report, violated_invariants  # noqa: PLC0415
@@ -89,6 +112,32 @@ def simulate(
             f"No invariant was violated; {summary['running']} of {counted(summary['machines'], 'machine')} running."
         )
         conclude(console, problems, environment.folder / "functions.log", verdict)
+
+
+def _days(machines: int, days: int, seed: int, output: Form, *, with_bill: bool) -> None:
+    from simulator.cost.formula import bill  # noqa: PLC0415 - slow to import
+    from simulator.cost.inputs import PRICES_OF, Inputs  # noqa: PLC0415
+    from simulator.month import month  # noqa: PLC0415
+
+    console = Console(stderr=output is Form.JSON)
+
+    def say(day: float, text: str) -> None:
+        console.print(f"day {day:6.2f}  {text}", highlight=False, soft_wrap=True)
+
+    did = month.simulate(machines, days, seed, say)
+    costs = bill(did.activity(Inputs()), Inputs()) if with_bill else {}
+    harmed = did.recoveries_of_healthy_machines
+    problems = [f"{counted(harmed, 'step')} interrupted a machine whose agent ran"] if harmed else []
+    summary = {**did.summary, "problems": problems}
+    if output is Form.JSON:
+        document({**summary, "dollars_a_month": costs})
+    else:
+        print_summary(console, summary)
+        if costs:
+            console.print(f"\nUS dollars a month (prices of {PRICES_OF})", highlight=False)
+            for what, dollars in {**costs, "sum": sum(costs.values())}.items():
+                console.print(f"{what:>22}  {dollars:8.2f}", highlight=False)
+    conclude(console, problems, None, f"No healthy machine was interrupted in {days} days.")
 
 
 def _follower(environment: Environment, view: LiveView, file: Path) -> Callable[[object], bool]:

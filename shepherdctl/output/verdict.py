@@ -26,15 +26,16 @@ def _flat(value: object) -> str:
     return "(" + ", ".join(f"{k} {v}" for k, v in value.items()) + ")" if isinstance(value, dict) else str(value)
 
 
-def conclude(console: Console, problems: list[str], log: Path, verdict: str) -> None:
-    """Print the verdict; with *problems*, print them and the last errors of the log, and fail the command."""
+def conclude(console: Console, problems: list[str], log: Path | None, verdict: str) -> None:
+    """Print the verdict; with *problems*, print them and the last errors of the log, if any, and fail the command."""
     if not problems:
         console.print(f"\n{verdict}", style="green", highlight=False)
         return
     console.print("\nSomething went wrong:", style="red")
     for problem in problems:
         console.print(f"  - {problem}", highlight=False, markup=False, soft_wrap=True)
-    errors = [line for line in log.read_text().splitlines() if '"level":"ERROR"' in line or "Traceback" in line]
+    lines = log.read_text().splitlines() if log else []
+    errors = [line for line in lines if '"level":"ERROR"' in line or "Traceback" in line]
     for line in errors[-3:]:
         console.print(line[:2000], highlight=False, markup=False, soft_wrap=True)
     raise typer.Exit(1)

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from shepherd_core.agent.takeover import AgentBinary
     from shepherd_core.domain.clock import Deadline
     from shepherd_core.domain.provider import Provider
+    from shepherd_core.loops.provisioner import RateLimits
+    from shepherd_core.loops.recoverer import RecoveryRules
+    from shepherd_core.rules.provisioning import PlanLimits
     from shepherd_core.telemetry import Metric
 
     _Run = Callable[[Deadline, str], dict[Metric, float]]
@@ -64,11 +67,30 @@ def build(loop: str) -> Function:
 
 @per_document
 def _provisioner() -> Function:
-    from shepherd_core.loops.provisioner import Provisioner, RateLimits  # noqa: PLC0415 - see the module's docstring
-    from shepherd_core.rules.provisioning import PlanLimits  # noqa: PLC0415
+    from shepherd_core.loops.provisioner import Provisioner  # noqa: PLC0415 - see the module's docstring
 
     settings, provider = providers.load(ProvisionerSettings)
     _require(provider, Capability.CREATE)
+    limits, rates = creation_limits(settings)
+    connection = adapters.bmdb(settings)
+
+    def provisioner() -> Provisioner:
+        return Provisioner(provider, connection, CLOCK, limits, rates)
+
+    def plan(deadline: Deadline) -> dict[str, object]:
+        require(connection)  # a plan opens no session, which would check the schema
+        return {"plan": provisioner().plan(deadline)}
+
+    return Function(
+        provider.name, lambda deadline, runtime_info: provisioner().run(deadline, runtime_info), plan, connection.close
+    )
+
+
+def creation_limits(settings: ProvisionerSettings) -> tuple[PlanLimits, RateLimits]:
+    """Return how much the Provisioner does, and how fast."""
+    from shepherd_core.loops.provisioner import RateLimits  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.rules.provisioning import PlanLimits  # noqa: PLC0415
+
     limits = PlanLimits(
         max_machines=settings.max_machines,
         chunk=pace.current.chunk,
@@ -82,18 +104,7 @@ def _provisioner() -> Function:
         penalty_seconds=pace.current.penalty_seconds,
         boot_seconds=settings.boot_seconds,
     )
-    connection = adapters.bmdb(settings)
-
-    def provisioner() -> Provisioner:
-        return Provisioner(provider, connection, CLOCK, limits, rates)
-
-    def plan(deadline: Deadline) -> dict[str, object]:
-        require(connection)  # a plan opens no session, which would check the schema
-        return {"plan": provisioner().plan(deadline)}
-
-    return Function(
-        provider.name, lambda deadline, runtime_info: provisioner().run(deadline, runtime_info), plan, connection.close
-    )
+    return limits, rates
 
 
 @per_document
@@ -126,17 +137,28 @@ def _initializer() -> Function:
 
 @per_document
 def _recoverer() -> Function:
-    from shepherd_core.domain.health import HealthTimeouts  # noqa: PLC0415 - see the module's docstring
-    from shepherd_core.domain.remediation import provider_steps  # noqa: PLC0415
+    from shepherd_core.domain.remediation import provider_steps  # noqa: PLC0415 - see the module's docstring
     from shepherd_core.loops.look import Look  # noqa: PLC0415
-    from shepherd_core.loops.recoverer import Recoverer, RecoveryRules  # noqa: PLC0415
+    from shepherd_core.loops.recoverer import Recoverer  # noqa: PLC0415
     from shepherd_core.rules.policy import possible  # noqa: PLC0415
 
     settings, provider = providers.load(RecovererSettings)
     first = settings.policy[0].kind
     if first.needs is not None and not possible(settings.policy, provider.capabilities):
         _require(provider, first.needs)
-    rules = RecoveryRules(
+    dialer = adapters.LazyDialer(settings, pace.current.look_seconds)
+    look = Look(dialer, settings.agent_path, pace.current.look_seconds, dialer.wait)
+    return _machine_loop(
+        Recoverer(provider, provider_steps(provider), recovery_rules(settings), look), provider, settings
+    )
+
+
+def recovery_rules(settings: RecovererSettings) -> RecoveryRules:
+    """Return the rules of recovery."""
+    from shepherd_core.domain.health import HealthTimeouts  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.loops.recoverer import RecoveryRules  # noqa: PLC0415
+
+    return RecoveryRules(
         timeouts=HealthTimeouts(
             startup_timeout_seconds=settings.startup_timeout_seconds,
             heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
@@ -149,9 +171,6 @@ def _recoverer() -> Function:
         limits=settings.budget_limits,
         reset_after_seconds=max(pace.current.reset_after_seconds, settings.heartbeat_timeout_seconds),
     )
-    dialer = adapters.LazyDialer(settings, pace.current.look_seconds)
-    look = Look(dialer, settings.agent_path, pace.current.look_seconds, dialer.wait)
-    return _machine_loop(Recoverer(provider, provider_steps(provider), rules, look), provider, settings)
 
 
 @per_document
