@@ -22,7 +22,7 @@ from bench.results import machine, shown
 ROOT = Path(__file__).parents[1]
 PARTS = {
     module.rpartition(".")[2]: module
-    for module in ("claims", "heartbeats.heartbeats", "minute", "pages", "ssh.initializer")
+    for module in ("claims", "fleet_size", "heartbeats.heartbeats", "minute", "pages", "ssh.initializer")
 }
 
 

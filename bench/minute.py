@@ -36,7 +36,7 @@ def measure(*, quick: bool) -> Result:
     with Postgres() as postgres:
         for machines in (200,) if quick else FLEETS:
             fleet = BenchFleet(postgres, machines)
-            spent = {name: _tick(fleet, read, 3 if quick else 7) for name, read in LOOPS.items()}
+            spent = {name: tick(fleet, read, 3 if quick else 7) for name, read in LOOPS.items()}
             server = sum(seconds for seconds, _ in spent.values())
             rows.append(
                 [machines, *(1000 * seconds for seconds, _ in spent.values()), *(wal for _, wal in spent.values())]
@@ -54,7 +54,7 @@ def measure(*, quick: bool) -> Result:
     return result
 
 
-def _tick(fleet: BenchFleet, read: Callable[[Session], object], repeats: int) -> tuple[float, float]:
+def tick(fleet: BenchFleet, read: Callable[[Session], object], repeats: int) -> tuple[float, float]:
     """Return the server's seconds and the bytes of WAL of a tick: open, read, close. The median of several."""
     seconds: list[float] = []
     wal: list[float] = []

@@ -58,10 +58,9 @@ def measure(*, quick: bool) -> Result:
     with Postgres() as postgres:
         for size in (400,) if quick else FLEETS:
             bench = BenchFleet(postgres, size)
-            bench.admin.run(_BAD_DAY)
-            bench.admin.run("VACUUM")
+            bad_day(bench)
             connection = Connection(bench.settings, None, SystemClock())
-            for name, (server, own, sent) in _figures(connection, bench, 3 if quick else 5).items():
+            for name, (server, own, sent) in figures(connection, bench, 3 if quick else 5).items():
                 rows.append([size, name, 1000 * server, 1000 * own, sent or ""])
                 if size == FLEETS[-1]:
                     result.at_most(f"{name}: seconds at {size:,} machines", SECONDS, server + own)
@@ -73,7 +72,13 @@ def measure(*, quick: bool) -> Result:
     return result
 
 
-def _figures(connection: Connection, bench: BenchFleet, repeats: int) -> dict[str, tuple[float, float, int]]:
+def bad_day(bench: BenchFleet) -> None:
+    """Let a twentieth of the fleet be unhealthy."""
+    bench.admin.run(_BAD_DAY)
+    bench.admin.run("VACUUM")
+
+
+def figures(connection: Connection, bench: BenchFleet, repeats: int) -> dict[str, tuple[float, float, int]]:
     """Return by name the seconds of the server, those of this process and the bytes of a page; medians."""
     (machine_id,) = bench.admin.run("SELECT machine_id FROM pauses LIMIT 1")[0]
     templates = rendering.environment()

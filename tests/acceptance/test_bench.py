@@ -27,4 +27,6 @@ def test_the_bench_names_the_parts_that_it_has() -> None:
         [sys.executable, "-m", "bench", "clams"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert answer.returncode == 2
-    assert "unknown part clams; the parts are claims, heartbeats, minute, pages, initializer" in answer.stderr
+    assert (
+        "unknown part clams; the parts are claims, fleet_size, heartbeats, minute, pages, initializer" in answer.stderr
+    )
