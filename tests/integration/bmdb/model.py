@@ -53,7 +53,6 @@ class Machine:
     interrupted_at: list[int] = field(default_factory=list)
     """When each step was permitted, or when it is known to have been taken."""
     quarantined: bool = False
-    decommissioned: bool = False
     backoffs: dict[Process, tuple[int, int | None]] = field(default_factory=dict)
     """For each process: until when, and how many seconds that was; None: after a death."""
     deaths: Counter[Process] = field(default_factory=Counter)
@@ -63,7 +62,7 @@ class Machine:
 
     @property
     def needs(self) -> Process | None:
-        if self.quarantined or self.decommissioned:
+        if self.quarantined:
             return None
         return Process.AGENT_START if self.started_at is None else Process.RECOVERY
 
@@ -93,8 +92,6 @@ class Session:
 class Model:
     now: int = 0
     """By the server's clock."""
-    ahead: int = 0
-    """By how much that is wrong."""
     machines: list[Machine] = field(default_factory=list)
     sessions: list[Session] = field(default_factory=list)
     work: dict[tuple[int, Process], int] = field(default_factory=dict)
@@ -116,7 +113,7 @@ class Model:
         return len(self.sessions) - 1
 
     def alive(self, session: int) -> bool:
-        return not self.ahead and self.sessions[session].deadline > self.now
+        return self.sessions[session].deadline > self.now
 
     def renew(self, session: int) -> None:
         self.require(session)
@@ -292,19 +289,6 @@ class Model:
             self.pauses.remove(pause)
         return there
 
-    def forget(self, machine: int, fresh_seconds: int) -> bool:
-        found = self.machines[machine]
-        worked = any(number == machine and self.alive(session) for (number, _), session in self.work.items())
-        fresh = found.heartbeat_at is not None and found.heartbeat_at > self.now - fresh_seconds
-        if not found.decommissioned and not worked and not fresh:
-            found.decommissioned = True
-            found.started_at = found.heartbeat_at = None
-            found.quarantined = False
-            found.backoffs.clear()
-            found.deaths.clear()
-            self.pauses = [pause for pause in self.pauses if pause.machine != machine]
-        return found.decommissioned and not worked
-
     # Other events.
 
     def appear(self, location: str | None) -> None:
@@ -378,9 +362,7 @@ class Model:
         return sum(
             machine.interrupted_at[-1] + seconds > self.now
             for machine in self.machines
-            if machine.interrupted_at
-            and not machine.decommissioned
-            and (not locations or machine.location in locations)
+            if machine.interrupted_at and (not locations or machine.location in locations)
         )
 
     def _expect_back(self, machine: Machine) -> None:

@@ -11,11 +11,10 @@ the name of the broken promise.
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 from uuid import UUID
 
 import pytest
@@ -23,10 +22,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from pg8000.core import CoreConnection
-from shepherd_core.bmdb.agents import installation
-from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.listings import decommissioning, provisioning
-from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.recovery import budget, remediation
 from shepherd_core.bmdb.session import Session
@@ -34,13 +29,11 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.budget import WHOLE_PROVIDER, Budget
 from shepherd_core.domain.errors import HeldBack, NoLongerDue
-from shepherd_core.domain.errors.bmdb import ClockDiffers, CommitUnknown, SessionExpired, WorkConflict
+from shepherd_core.domain.errors.bmdb import CommitUnknown, SessionExpired, WorkConflict
 from shepherd_core.domain.errors.machine import SshRefused
 from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process, WorkEvent
-from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
 from shepherd_core.domain.remediation import REBOOT, NextStep, Step
-from shepherd_core.domain.states import State
 from shepherd_core.rules.budget import BudgetLimits, permitted
 
 from tests.conftest import ManualClock
@@ -59,7 +52,6 @@ from tests.integration.bmdb.model import (
 from tests.support import defaults
 from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
-from tests.support.bmdb.combinations import drawn
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.work_ends import finish_recovery
 from tests.support.waiting import WAIT_SECONDS, eventually
@@ -76,7 +68,6 @@ TIMEOUTS = HealthTimeouts(
 SESSION_SECONDS = 20 * UNIT
 SETTLE_SECONDS = 2 * UNIT
 WAIT_FOR_BUDGET = UNIT
-DRAWN = drawn()
 HOURLY, OFTEN = 3600, 60
 """Intervals at which agents report: of the first, the timeout follows; of the second, it is that of the policy."""
 BACKOFF = Backoff(UNIT, 10 * UNIT, 2)
@@ -96,8 +87,6 @@ _EVENTS = {
 
 Moment = Literal["before", "between", "after", "request lost", "answer lost", "late commit", "old transaction"]
 Event = Literal["death", "pause", "heartbeats", "hourly", "often", "failover", "clock"]
-Deed = Literal["resume", "unquarantine", "retry", "install", "forget", "heartbeat"]
-DEEDS: tuple[Deed, ...] = get_args(Deed)
 
 
 @dataclass
@@ -174,9 +163,6 @@ class Bmdb(RuleBasedStateMachine):
         self.by_name: list[work.Work] = []
         """What operators began; they give up no machine."""
         self.pauses: list[tuple[UUID, Pause]] = []
-        self.states: dict[UUID, State] = {}
-        """Of the machines, when they were compared last."""
-        self.not_drawn: set[tuple[State | None, State]] = set()
         self.fleet.timeouts = TIMEOUTS
         self.appear(None)
         for _ in range(FUNCTIONS):
@@ -214,30 +200,6 @@ class Bmdb(RuleBasedStateMachine):
         self.pass_time(units)
         if event is not None:
             self._happen(self.functions[at], event)
-
-    @rule(
-        at=st.integers(0, FUNCTIONS - 1),
-        process=st.sampled_from(LOOPS),
-        jump=st.sampled_from([HOURLY * 2, HOURLY * 24, -HOURLY * 2, -HOURLY * 24]),
-        units=st.sampled_from([1, 5]),
-    )
-    def jump(self, at: int, process: Process, jump: int, units: int) -> None:
-        """Let the server's clock be wrong for a while: no session is opened then, and none commits."""
-        self._move_clock(jump)
-        try:
-            with pytest.raises(ClockDiffers):
-                self._function()
-            self.renew(at, None, "heartbeats")
-            self.claim(at, process, MACHINES, None, "heartbeats")
-            self.fleet.pass_time(units * UNIT)
-            self.model.now += units * UNIT
-        finally:
-            self._move_clock(-jump)
-
-    def _move_clock(self, seconds: int) -> None:
-        self.fleet.move_clock(seconds)
-        self.model.now += seconds
-        self.model.ahead += seconds
 
     # Each of these is one statement, or locks first, so what happens in the middle of it has happened before it.
 
@@ -581,13 +543,11 @@ class Bmdb(RuleBasedStateMachine):
         self.model.appear(location)
 
     def heartbeat(self, machine: int, interval: int | None = None) -> None:
-        self._compare_states()
         machine %= len(self.machines)
         record_heartbeat(self.fleet.connection, self.machines[machine])
         if interval is not None:
             self.fleet.tell_interval(self.machines[machine], interval)
         self.model.heartbeat(machine, interval)
-        self._compare_states()
 
     @rule(
         machine=st.none() | st.integers(0, MACHINES - 1),
@@ -622,33 +582,17 @@ class Bmdb(RuleBasedStateMachine):
             pause_id, pause = self.pauses.pop()
             assert pauses.resume(self.fleet.connection, pause_id) == self.model.resume(pause)
 
-    @rule(
-        machine=st.integers(0, MACHINES - 1),
-        first=st.sampled_from(DEEDS),
-        second=st.sampled_from(DEEDS),
-        before=st.integers(1, 3),
-    )
-    def beside(self, machine: int, first: Deed, second: Deed, before: int) -> None:
-        """Let two writers change one machine concurrently; the second begins before that statement of the first."""
-        if first == second == "forget" and before > 1:
-            return  # one session removes one machine at a time: the second would find the lock of the first
+    @rule(machine=st.integers(0, MACHINES - 1))
+    def unquarantine(self, machine: int) -> None:
         machine %= len(self.machines)
-        self._replace(0)  # which reaps, as the operator's own session would
-        connections = [self.fleet.connect(), self.fleet.connect()]
-        for connection in connections:
-            connection.run("now")
-        lock = self.fleet.open_session(SESSION_SECONDS)
-        assert provisioning.take_lock(lock, PROVIDER) is not None
-        before_both = list(self.pauses)
+        ended = remediation.unquarantine(self.fleet.connection, self.machines[machine], reason="?")
+        assert ended == self.model.unquarantine(machine)
 
-        def real(which: int) -> bool:
-            return self._done((first, second)[which], machine, connections[which], lock)
-
-        seen, in_order = self._at_once([partial(real, 0), partial(real, 1)], before)
-        lock.close()
-        for which in in_order:
-            wanted = self._modelled((first, second)[which], machine, before_both)
-            assert seen[which] == wanted, "the second one judges by what the first left"
+    @rule(machine=st.integers(0, MACHINES - 1))
+    def retry(self, machine: int) -> None:
+        machine %= len(self.machines)
+        ended = remediation.retry(self.fleet.connection, self.machines[machine], reason="?")
+        assert bool(ended) == self.model.retry(machine)
 
     def _at_once(self, calls: list[Callable[[], Any]], before: int) -> tuple[list[Any], tuple[int, int]]:
         """Return the results, and which came first: the second call, begun before that statement, unless it waits."""
@@ -671,61 +615,8 @@ class Bmdb(RuleBasedStateMachine):
         eventually(lambda: future.done() or self.fleet.sql(f"SELECT {_BLOCKED}")[0][0])
         return future.done()
 
-    def _done(self, deed: Deed, machine: int, connection: Connection, lock: Session) -> bool:
-        machine_id = self.machines[machine]
-        mine = [pause_id for pause_id, pause in self.pauses if pause.machine == machine]
-
-        def forget() -> bool:
-            session = Session(connection, ManualClock(), lock.session_id, SESSION_SECONDS, 0)
-            with suppress(WorkConflict):
-                decommissioning.forget(session, PROVIDER, machine_id, RemovalRequest("me", "?", UNIT))
-                return True
-            return False
-
-        done: dict[Deed, Callable[[], object]] = {
-            "resume": lambda: mine and pauses.resume(connection, mine[0]),
-            "unquarantine": lambda: remediation.unquarantine(connection, machine_id, reason="?"),
-            "retry": lambda: remediation.retry(connection, machine_id, reason="?"),
-            "install": lambda: self._install(connection, machine_id),
-            "forget": forget,
-            "heartbeat": lambda: record_heartbeat(connection, machine_id),
-        }
-        return bool(done[deed]())
-
-    def _install(self, connection: Connection, machine_id: UUID) -> bool:
-        wanted = MetropolisInstallation(image_url="https://images.example.com/x", image_sha256=bytes(32))
-        while True:
-            seen = installation.load(connection, machine_id)
-            if installation.request(connection, machine_id, wanted, seen) is not None:
-                return True
-            if installation.load(connection, machine_id) == seen:
-                return False  # there was no other request meanwhile
-
-    def _modelled(self, deed: Deed, machine: int, known: list[tuple[UUID, Pause]]) -> bool:
-        found = self.model.machines[machine]
-        match deed:
-            case "resume":
-                # Both writers resume the pause that was the machine's first before either of them.
-                mine = [each for each in known if each[1].machine == machine][:1]
-                left = [each for each in mine if each in self.pauses]
-                self.pauses = [each for each in self.pauses if each not in left]
-                return bool(left) and self.model.resume(left[0][1])
-            case "unquarantine":
-                return self.model.unquarantine(machine)
-            case "retry":
-                return self.model.retry(machine)
-            case "install":
-                return not found.decommissioned
-            case "forget":
-                return self.model.forget(machine, UNIT)
-            case "heartbeat":
-                self.model.heartbeat(machine)
-                return found.started_at is not None
-
     def pass_time(self, units: int) -> None:
-        self._compare_states()
         self.fleet.pass_time(UNIT * units)
-        self._compare_states()
         self.model.now += UNIT * units
 
     def fail_over(self) -> None:
@@ -739,15 +630,6 @@ class Bmdb(RuleBasedStateMachine):
     def nothing_is_lost_doubled_or_stuck(self) -> None:
         self._compare_histories()
         self._compare_claims()
-        self._compare_states()
-        assert self.not_drawn == set(), "machines_go_through_the_states_as_drawn"
-
-    def _compare_states(self) -> None:
-        """See which machines went from one state to another as is not drawn."""
-        before = self.states
-        self.states = {row[0]: State(row[1]) for row in self.fleet.ask("SELECT machine_id, state FROM machine_states")}
-        pairs = {(before.get(machine_id), after) for machine_id, after in self.states.items()}
-        self.not_drawn |= {pair for pair in pairs - DRAWN if pair[1] not in (pair[0], State.FORGOTTEN)}
 
     def _compare_histories(self) -> None:
         """Compare the histories; started work that has not ended must be held by its session."""
@@ -1019,8 +901,6 @@ class KnownHistory:
 
     def deaths(self) -> None:
         """Let sessions expire: with work in hand, before it is ended, and in a transaction that began before."""
-        for jump in (2 * HOURLY, -2 * HOURLY):
-            self.step("jump", at=0, process=Process.AGENT_START, jump=jump, units=1)
         self.wait(0, 2, "clock")
         self.step("invoke", at=0, close=True)
         self.claim(0)
@@ -1048,31 +928,20 @@ class KnownHistory:
         self.step("access", at=1, machine=0)
         self.step("claim", at=1, process=Process.AGENT_START, limit=1, moment="request lost")
 
-    def operators_beside(self) -> None:
-        """Let two operators, and an agent, concurrently change one machine in quarantine."""
+    def quarantined(self) -> None:
+        """Give a machine up, and let operators end its quarantine and the backoff of its next agent start."""
         self.wait(0, 30)
-        self.step("resume")
+        if self.bmdb.pauses:
+            self.step("resume")
         self.claim(0)
         self.end("do it")
-        for pair in (("unquarantine", "resume"), ("resume", "unquarantine")):
-            self.recover(0, 30, "give up")
-            self.step("pause", machine=0, process=None, units=None)
-            self.step("beside", machine=0, first=pair[0], second=pair[1], before=2)
-            self.claim(0)
-            self.end("fail")
-            self.step("beside", machine=0, first="retry", second="install", before=1)
-            self.claim(0)
-            self.end("do it")
-        self.step("beside", machine=0, first="heartbeat", second="forget", before=1)
-        self.step("beside", machine=1, first="forget", second="heartbeat", before=3)
-
-    def forgotten(self) -> None:
-        """Work by name on a machine that was forgotten: it ends as any other."""
-        machine = [each.decommissioned for each in self.bmdb.model.machines].index(True)
-        self.step("invoke", at=1, close=True)
-        for how in ("do it", "fail", "cancel"):
-            self.step("access", at=1, machine=machine)
-            self.end(how)
+        self.recover(0, 30, "give up")
+        self.step("unquarantine", machine=0)
+        self.claim(0)
+        self.end("fail")
+        self.step("retry", machine=0)
+        self.claim(0)
+        self.end("do it")
 
     def work_by_name(self) -> None:
         self.step("invoke", at=0, close=False)
@@ -1102,8 +971,7 @@ def test_a_known_history_agrees_with_the_model(fleet: Fleet, way: BreakingConnec
     known.interruptions()
     known.budget()
     known.budget_beside()
-    known.operators_beside()
-    known.forgotten()
+    known.quarantined()
     bmdb.teardown()
     ends = {WorkEvent.FINISHED, WorkEvent.FAILED, WorkEvent.CANCELED, WorkEvent.EXPIRED, WorkEvent.RECOVERED}
     steps = {WorkEvent.LOOKED, WorkEvent.ATTEMPTED, WorkEvent.NOT_TAKEN}

@@ -15,7 +15,7 @@ from shepherd_core.bmdb.machines import lookup
 from shepherd_core.domain.clock import SystemClock
 
 from simulator.machines.pool import MachinePool
-from tests.chaos.concurrent_runs import Action, Scheduler, Stop, normal
+from tests.chaos.concurrent_runs import Action, Scheduler, Stop
 from tests.chaos.crash_points import Points
 from tests.chaos.sample import SECONDS, SEED, WHOLE, chance, more
 from tests.chaos.scenarios.decommissioning import Decommissioning
@@ -25,7 +25,7 @@ from tests.chaos.scenarios.reboots import Reboots
 from tests.chaos.scenarios.records import Reports, Updates
 from tests.chaos.scenarios.ssh_brake import SshBrake
 from tests.chaos.scenarios.two_stacks import TwoStacks
-from tests.chaos.schedules import Chance, Concurrent, Play, play, play_all, play_seed, play_seeds
+from tests.chaos.schedules import Chance, Concurrent, Play, play, play_all, play_seeds
 from tests.chaos.stage.environment import Environment
 from tests.chaos.stage.operators import COMMANDS
 from tests.chaos.stage.processes import PACE, Functions, event_of, explore_processes, load
@@ -88,22 +88,10 @@ def test_concurrent_commands_on_one_machine_keep_every_promise(
     check(play_all(OperatorsAndAgents(isolated, *pair), 1, Random(SEED), more(1_000 if WHOLE else SCHEDULES, 0)))
 
 
-def test_a_seed_replays_the_same_schedule(real_time: Fleet) -> None:
-    first, again = (normal(play_seed(Concurrent(Provisioning(real_time)), 7).trace) for _ in range(2))
-    assert first == again
-
-
 def test_the_scheduler_continues_another_while_one_waits_for_a_row(real_time: Fleet) -> None:
     """Otherwise an interruption in a transaction would stop all invocations."""
     ran = play(Concurrent(Recoveries(real_time)), _YieldsAt("count_steps"), Random(0))
     assert ran.waits > 0
-    assert ran.broken == []
-
-
-def test_a_killed_invocation_releases_its_row_locks(real_time: Fleet) -> None:
-    """The server ends an open transaction when the connection of its process closes."""
-    ran = play(Concurrent(OneCapacity(real_time)), _KillsAt("COMMIT"), Random(0))
-    assert ran.kills == 1
     assert ran.broken == []
 
 
@@ -116,20 +104,6 @@ class _YieldsAt:
     def choose(self, stopped: list[Stop], last: str | None) -> tuple[Action, Stop]:
         others = [stop for stop in stopped if not stop.effect.endswith(f" {self._effect}")]
         return Action.CONTINUE, (others or stopped)[0]
-
-
-class _KillsAt:
-    """Kills the invocation that is the first to reach an effect."""
-
-    def __init__(self, effect: str) -> None:
-        self._effect = effect
-        self._killed = False
-
-    def choose(self, stopped: list[Stop], last: str | None) -> tuple[Action, Stop]:
-        if not self._killed and stopped[0].effect.endswith(self._effect):
-            self._killed = True
-            return Action.KILL_BEFORE, stopped[0]
-        return Action.CONTINUE, stopped[0]
 
 
 def test_a_broken_promise_is_reported_at_its_step(real_time: Fleet) -> None:

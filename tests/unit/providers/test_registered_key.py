@@ -110,17 +110,6 @@ def test_an_added_key_is_waited_for_until_it_is_listed(store: Store, deadline: D
         store.key(fail).ensure(deadline)
 
 
-def test_a_removed_key_is_added_again_after_the_refusal(store: Store, deadline: Deadline) -> None:
-    """A warm function remembers an id that means nothing any more."""
-    key = store.key()
-    key.ensure(deadline)
-    store.keys.clear()
-    with pytest.raises(ProviderRefused), key.watched():
-        raise ProviderRefused
-    key.ensure(deadline)
-    assert [each.line for each in store.keys] == [OURS]
-
-
 def test_a_rotated_key_is_added_too(store: Store, deadline: Deadline) -> None:
     lines = iter([OURS, OTHER])
     key = RegisteredKey("our-name", lambda: next(lines), store._listed, store._add)
