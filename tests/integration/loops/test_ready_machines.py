@@ -5,6 +5,8 @@ from collections import Counter
 from itertools import cycle
 from uuid import UUID
 
+import pytest
+from shepherd_core.bmdb.recovery import explain
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.states import State
@@ -24,6 +26,7 @@ KEEPING: list[tuple[str, set[Process]]] = [
     ("SELECT 1", set()),
     ("INSERT INTO work_backoff VALUES (:id, :process, now() + interval '1 minute', '?', 60)", BOTH),
     ("INSERT INTO work_backoff VALUES (:id, :process, now() - interval '1 minute', '?', 60)", set()),
+    ("INSERT INTO work_backoff VALUES (:id, :process, now() + interval '1 minute', '?')", BOTH),
     (
         "INSERT INTO work_backoff (machine_id, process, until, cause, deaths) VALUES (:id, :process, now(), '?', 1)",
         set(),
@@ -41,11 +44,11 @@ KEEPING: list[tuple[str, set[Process]]] = [
 """What keeps a machine from these processes, or only seems to."""
 
 
-def plant_all(fleet: Fleet, process: Process) -> set[UUID]:
-    """Plant machines with all facts that decide what they need; return those that are ready for the process."""
+def plant_all(fleet: Fleet, process: Process) -> dict[UUID, bool]:
+    """Plant machines with all facts that decide what they need; return which are ready for the process."""
     combinations = [each for each in COMBINATIONS if each.provider == PROVIDER and each.provided and not each.gone]
     session = fleet.open_session()
-    ready = set()
+    ready = {}
     planted = zip(plant(fleet, combinations).items(), combinations, cycle(KEEPING), strict=False)
     for (machine_id, state), facts, (text, kept_from) in planted:
         values = {":id": machine_id, ":process": process, ":session": session.session_id}
@@ -55,16 +58,25 @@ def plant_all(fleet: Fleet, process: Process) -> set[UUID]:
         # Those without an agent that were heard have a grace, which is over.
         overdue = state is State.NEEDS_AGENT and facts.heard is not None and "'ShepherdAgentStart'" in text
         needed = {State.NEEDS_AGENT: {START}, State.UNHEALTHY: {RECOVER}}.get(state, set())
-        if process in (BOTH if overdue else needed) - kept_from:
-            ready.add(machine_id)
+        ready[machine_id] = process in (BOTH if overdue else needed) - kept_from
     return ready
+
+
+@pytest.mark.parametrize("process", [START, RECOVER])
+def test_operators_are_told_which_machines_are_ready(fleet: Fleet, process: Process) -> None:
+    """Of every eleventh, by which each thing that keeps a machine away meets each kind of facts."""
+    ready = plant_all(fleet, process)
+    fleet.sql(f"INSERT INTO recovery_budgets VALUES ('{PROVIDER}', '', 0, 'silent', '?')")
+    for machine_id, is_ready in list(ready.items())[::11]:
+        told = {each.process for each in explain.why(fleet.connection, machine_id) if each.eligible}
+        assert (process in told) is is_ready
 
 
 def test_the_initializer_leaves_no_ready_machine(fleet: Fleet, clock: ManualClock) -> None:
     ready = plant_all(fleet, START)
     loop = FakeLoop()
     counts = Runner(fleet, clock)(loop)
-    assert set(loop.machines) == ready
+    assert set(loop.machines) == {each for each in ready if ready[each]}
     assert counts[Metric.BACKLOG] == 0
 
 
@@ -72,7 +84,8 @@ def test_the_recoverer_leaves_no_ready_machine(fleet: Fleet, clock: ManualClock)
     ready = plant_all(fleet, RECOVER)
     env = RecoveryEnvironment(fleet, clock)
     counts = env.run()
-    assert {row[0] for row in fleet.sql("SELECT machine_id FROM work_history WHERE event = 'Started'")} == ready
+    started = {row[0] for row in fleet.sql("SELECT machine_id FROM work_history WHERE event = 'Started'")}
+    assert started == {each for each in ready if ready[each]}
     assert counts[Metric.BACKLOG] == 0
 
 

@@ -55,15 +55,6 @@ def test_work_ends_once(fleet: Fleet, session: Session, end: End) -> None:
     assert fleet.events(machine_id) == ["Started", end.event]
 
 
-@each_end
-def test_work_of_another_session_cannot_be_ended(fleet: Fleet, session: Session, end: End) -> None:
-    machine_id = end.due_machine(fleet)
-    held = claimed(session, end.process)
-    assert end.end(fleet.open_session(), held) == set()
-    assert fleet.holders(machine_id) == [session.session_id]
-    assert fleet.events(machine_id) == ["Started"]
-
-
 def held_for_a_moment(fleet: Fleet, moment: float = MOMENT, end: End = FAIL) -> tuple[Session, work.Work]:
     """Return a session whose deadline is near, with its own connection, and the machine that it has claimed."""
     machine_id = end.due_machine(fleet)
@@ -88,28 +79,6 @@ def test_an_end_that_waited_beyond_the_deadline_writes_nothing(fleet: Fleet, end
         assert ended.result(timeout=20) == set()
     assert fleet.events(held.machine_id) == ["Started"]
     assert fleet.facts(held.machine_id) == tags
-
-
-def test_an_old_transaction_does_not_make_a_session_younger(fleet: Fleet) -> None:
-    """now() is the start of the transaction, which may lie before a deadline that has long passed."""
-    session, held = held_for_a_moment(fleet)
-    begins: list[Callable[[], object]] = [
-        session.renew,
-        lambda: work.claim(session, START, [held.machine_id]),
-        lambda: work.start_work(session, held.machine_id, "?"),
-    ]
-
-    def unit() -> None:
-        session.connection.run("now")
-        fleet.wait_until_dead(session)
-        for end in ENDS.values():
-            assert end.end(session, [held]) == set()
-        for begin in begins:
-            with pytest.raises(SessionExpired):
-                begin()
-
-    session.connection.transact(unit)
-    assert fleet.events(held.machine_id) == ["Started"]
 
 
 @each_end

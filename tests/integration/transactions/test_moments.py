@@ -21,14 +21,12 @@ from shepherd_core.domain.remediation import REBOOT, NextStep, Step
 
 from tests.support import defaults
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
-from tests.support.bmdb.work_ends import ENDS, End, finish_recovery
+from tests.support.bmdb.work_ends import ENDS, finish_recovery
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 MOMENT = 0.4
 """Seconds: long enough to begin something within it, short enough to wait for its end."""
 HERE = "rack 1"
-
-each_end = pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 
 
 @pytest.fixture
@@ -180,16 +178,6 @@ def test_ages_are_those_of_the_moment(fleet: Fleet, session: Session) -> None:
     (row,) = session.connection.transact(unit)
     ages = (row.age_seconds, row.heartbeat_seconds, row.asked_seconds, row.released_seconds)
     assert all(age is not None and age >= 0 for age in ages)
-
-
-@each_end
-def test_an_end_ends_nothing_that_it_was_not_given(fleet: Fleet, session: Session, end: End) -> None:
-    machines = [end.due_machine(fleet) for _ in range(2)]
-    first, second = claimed(session, end.process)
-    assert end.end(session, [first]) == {first.machine_id}
-    assert {first.machine_id, second.machine_id} == set(machines)
-    assert fleet.holders(second.machine_id) == [session.session_id]
-    assert fleet.events(second.machine_id) == ["Started"]
 
 
 def test_absent_machines_are_claimed_longest_due_first(fleet: Fleet, session: Session) -> None:

@@ -95,25 +95,6 @@ def test_claims_lock_machines_in_one_order(fleet: Fleet) -> None:
     assert sorted(taken) == sorted(machines)
 
 
-def test_a_claim_looks_at_the_facts_after_it_has_locked(fleet: Fleet) -> None:
-    """What was read before may have changed by then: by another loop, by an agent or by an operator."""
-    started, reports, paused, left = (fleet.provided_machine() for _ in range(4))
-    session = fleet.open_session()
-    for machine_id in (started, reports, paused, left):
-        work.lock_machine(session, START, machine_id)
-    agent = "now() - interval '1 day', decode(repeat('5e', 32), 'hex')"
-    fleet.change(
-        f"INSERT INTO machine_agent_started VALUES ('{started}', {agent}), ('{reports}', {agent})",
-        f"INSERT INTO machine_agent_heartbeat VALUES ('{reports}', now())",
-        f"INSERT INTO pauses (machine_id, owner, reason) VALUES ('{paused}', 'me', '?')",
-    )
-    (row,) = session.fetch_once(work.Work, "begin_work", process=START, remark=None, known=None)
-    assert row.machine_id == left
-    work.let_go(session)
-    assert fleet.sql("SELECT machine_id FROM work") == [[left]]
-    assert [fleet.events(each) for each in (started, reports, paused, left)] == [[], [], [], ["Started"]]
-
-
 def test_a_lock_with_which_nothing_was_begun_leaves_no_trace(fleet: Fleet) -> None:
     """The function may die before it looks: no machine did that, and none is a suspect."""
     machines = [fleet.provided_machine() for _ in range(2)]

@@ -35,19 +35,6 @@ def dead_session_with_work(fleet: Fleet) -> tuple[Session, work.Work]:
     return session, held
 
 
-def test_opening_a_session_ends_the_work_of_expired_ones(fleet: Fleet) -> None:
-    """In the predecessor, an expired session locked its machines until an operator intervened."""
-    session, held = dead_session_with_work(fleet)
-    assert fleet.holders(held.machine_id) == [session.session_id]
-    successor = fleet.open_session()
-    assert fleet.events(held.machine_id) == ["Started", "Expired"]
-    assert fleet.holders(held.machine_id) == []
-    fleet.pass_time(30)
-    assert ids(claimed(successor, START)) == [held.machine_id]
-    (event,) = fleet.sql("SELECT session_id FROM work_history WHERE event = 'Expired'")
-    assert event == [session.session_id], "history must name the session that died"
-
-
 def test_reaping_is_bounded_and_continues(fleet: Fleet) -> None:
     """After an outage, opening a session must stay fast; and every expired session is reaped in the end."""
     machines = [fleet.provided_machine() for _ in range(25)]

@@ -1,22 +1,20 @@
 """The budget: how many machines the Recoverer interrupts, and what goes on while it interrupts none."""
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from uuid import UUID
 
 import pytest
-from shepherd_core.bmdb.recovery import budget, remediation
+from shepherd_core.bmdb.recovery import budget
+from shepherd_core.bmdb.session import Session
 from shepherd_core.domain.budget import WHOLE_PROVIDER, Brake, FleetFigures
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.provider import ProviderRefused
-from shepherd_core.domain.machine import Process
-from shepherd_core.domain.remediation import REBOOT, NextStep, Step
 from shepherd_core.rules.budget import BudgetLimits
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
-from tests.support import defaults
 from tests.support.bmdb.breaking_connection import BreakingConnection
-from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 from tests.support.bmdb.recovery import MINUTE, RecoveryEnvironment
 from tests.support.providers.fake_provider import refuse
 
@@ -118,44 +116,12 @@ def test_what_the_provider_refused_uses_nothing_up(env: RecoveryEnvironment) -> 
     assert env.fleet.sql("SELECT count(*) FROM machine_rebooted WHERE rebooted_at > '-infinity'") == [[1]]
 
 
-@pytest.mark.parametrize("other", ["committed", "at the same time"])
-def test_concurrent_permissions_count_each_others_steps(env: RecoveryEnvironment, other: str) -> None:
-    """Two invocations judged the fleet a moment ago, when nothing had been used up."""
-    env.limits = BudgetLimits(1, 1)
-    env.add_reporting(10)
-    env.add_unhealthy(2)
-    sessions = [env.fleet.open_session(), env.fleet.open_session(connection=env.fleet.connect())]
-    loops = [env.loop, env.loop]
-    works = []
-    for loop, session in zip(loops, sessions, strict=True):
-        loop.admit(session, PROVIDER)
-        works += claimed(session, Process.RECOVERY, 1)
-    step = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1, confirmed=True)
-
-    def permit(number: int) -> bool:
-        return loops[number].answer(sessions[number], {works[number]: step})[works[number]] is None
-
-    if other == "committed":
-        assert [permit(0), permit(1)] == [True, False]
-        return
-    with ThreadPoolExecutor(2) as pool:
-        assert sorted(pool.map(permit, (0, 1))) == [False, True]
-
-
-def test_an_expired_session_permits_nothing_and_shows_nothing(env: RecoveryEnvironment) -> None:
-    env.add_reporting(10)
-    env.add_unhealthy(1)
-    session = env.fleet.open_session()
-    (work,) = claimed(session, Process.RECOVERY, 1)
-    env.fleet.expire(session)
-    step = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)
+@pytest.mark.parametrize("call", [budget.read_fleet, lambda session, name: budget.show_budgets(session, name, {})])
+def test_an_expired_session_reads_and_shows_nothing(fleet: Fleet, call: Callable[[Session, str], object]) -> None:
+    session = fleet.open_session()
+    fleet.expire(session)
     with pytest.raises(SessionExpired):
-        remediation.permit_attempts(session, PROVIDER, {work: step}, lambda _: {work.machine_id})
-    with pytest.raises(SessionExpired):
-        budget.read_fleet(session, PROVIDER)
-    with pytest.raises(SessionExpired):
-        budget.show_budgets(session, PROVIDER, {})
-    assert env.fleet.sql("SELECT * FROM machine_rebooted") == []
+        call(session, PROVIDER)
 
 
 def test_two_minutes_without_a_function_hold_no_machine_back(env: RecoveryEnvironment) -> None:

@@ -1,11 +1,5 @@
 """The remediation policy on a real database: the steps for an unhealthy machine, their order and their end."""
 
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import get_args
-from uuid import UUID
-
 import pytest
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.recovery import explain, remediation
@@ -25,11 +19,8 @@ from shepherd_core.domain.machine import Process, ProviderId
 from shepherd_core.domain.provider import Capability
 from shepherd_core.domain.remediation import (
     QUARANTINE,
-    REBOOT,
     RESTART_AGENT,
     STEPS,
-    NextStep,
-    Step,
     StepKind,
 )
 from shepherd_core.loops.base import Task
@@ -41,11 +32,9 @@ from shepherd_core.telemetry import Metric
 from tests.conftest import ManualClock, log_lines
 from tests.support import defaults
 from tests.support.agents.heartbeats import record_heartbeat
-from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
-from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 from tests.support.bmdb.recovery import MINUTE, TICK_MINUTES, OneMachine, begun
 from tests.support.providers.fake_provider import FakeSteps, refuse
-from tests.support.waiting import WAIT_SECONDS
 
 GRACE = 30 * MINUTE
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
@@ -106,25 +95,6 @@ def test_a_step_forgives_what_failed_before_it(env: RemediationSetup) -> None:
     assert env.provider.asked == ["reboot"] * 2
     env.watch(2)
     assert env.start_agent()
-
-
-def test_one_loop_at_a_time_has_an_absent_machine(env: RemediationSetup) -> None:
-    """While it waits for its next step it may come up; two loops at once would reboot it under its agent."""
-    env.run()
-    env.watch(3)
-    env.start_agent(fails=True)
-    env.fleet.pass_time(GRACE)
-    sessions = [env.fleet.open_session(connection=env.fleet.connect()) for _ in range(2)]
-    together = threading.Barrier(2)
-
-    def claim(number: int) -> list[UUID]:
-        together.wait(WAIT_SECONDS)
-        return ids(claimed(sessions[number], (START, RECOVER)[number], 10))
-
-    with ThreadPoolExecutor(2) as pool:
-        found = [each.result() for each in [pool.submit(claim, number) for number in range(2)]]
-    assert sum(env.machine in each for each in found) == 1
-    assert len(env.fleet.holders(env.machine)) == 1
 
 
 @pytest.mark.parametrize(
@@ -419,44 +389,6 @@ def test_a_reinstall_that_did_not_happen_keeps_the_host_key(
     env.provider.then = refuse(error)
     assert env.run()[Metric.FAILED if kept else Metric.FINISHED] == 1
     assert ("host_key" in env.fleet.facts(env.machine)) is kept
-
-
-@pytest.mark.parametrize("ends", [Fleet.expire, lambda fleet, _: fleet.sql("DELETE FROM work")])
-def test_a_worker_that_lost_session_or_work_begins_no_step(
-    env: RemediationSetup, ends: Callable[[Fleet, Session], object]
-) -> None:
-    """Another session may work on its machine by now, and takes the step."""
-    session = env.fleet.open_session()
-    _, _, attempt = work_of(env, session)
-    ends(env.fleet, session)
-    with pytest.raises(ShepherdError):
-        attempt.ask(attempt.decision)
-    assert env.told == []
-
-
-@pytest.mark.parametrize("lost", get_args(Lost))
-def test_a_step_is_on_record_once_whatever_was_lost(env: RemediationSetup, lost: Lost) -> None:
-    """An attempt that counts twice brings machines into quarantine too early."""
-    with BreakingConnection(env.fleet.settings) as way:
-        session = env.fleet.open_session(connection=env.fleet.connect(way.settings))
-        (held,) = claimed(session, RECOVER)
-        way.lose(lost)
-        next_step = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)
-        assert remediation.record_attempts(session, {held: next_step}) == [held]
-        assert env.told == ["reboot"]
-        env.fleet.disconnect()
-
-
-@pytest.mark.parametrize("lost", get_args(Lost))
-def test_quarantine_happens_once_whatever_was_lost(env: RemediationSetup, lost: Lost) -> None:
-    """Said to be lost, it would be tried again; said to be done, it never would."""
-    with BreakingConnection(env.fleet.settings) as way:
-        session = env.fleet.open_session(connection=env.fleet.connect(way.settings))
-        held = claimed(session, RECOVER)
-        way.lose(lost)
-        assert remediation.quarantine(session, {held[0]: "enough"}) == {env.machine}
-        assert env.fleet.events(env.machine) == ["Started", "Quarantined", "Finished"]
-        env.fleet.disconnect()
 
 
 @pytest.mark.parametrize(
