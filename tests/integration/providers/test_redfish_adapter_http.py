@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 import pytest
 from shepherd_core.domain.clock import Deadline, Permission, SystemClock
 from shepherd_core.domain.errors import NoLongerDue, SecretMissing, SecretUnavailable, SourceMissing, TimeLimitExceeded
-from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable
+from shepherd_core.domain.errors.provider import ProviderError, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import ProviderStatus
 from shepherd_core.providers.redfish.adapter import RedfishProvider
 from shepherd_core.providers.redfish.login import LOCKOUT_SECONDS
 from shepherd_core.settings.providers.redfish import RedfishSettings
 
-from simulator.environment.faults import Cut, Delay, Drop, FakeAnswer
+from simulator.environment.faults import Cut, Delay, Drop, FakeAnswer, Scramble
 from simulator.environment.tcp_proxy import TcpProxy
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.redfish.bmcs import RedfishRack
@@ -51,6 +51,22 @@ def test_a_read_is_tried_again(site: Site) -> None:
     assert site.provider().get_machine(NAME, site.deadline).status is ProviderStatus.RUNNING
     assert len(site.bmc.calls) == 3
     assert site.clock.slept == [0.5, 1.0]
+
+
+@pytest.mark.parametrize("action", ["reboot", "power_cycle", "reinstall"])
+def test_a_value_of_another_type_is_an_error_of_the_interface(site: Site, action: str) -> None:
+    """Wherever it stands: a TypeError of sushy would end the loop for all machines."""
+    seen: set[str] = set()
+    for seed in range(24):
+        site.bmc.faults.add(Scramble(method="GET", times=0, seed=seed))
+        try:
+            site.act(action, Permission(Deadline(site.clock, 60)), reinstall="pxe")
+            seen.add("")
+        except (ProviderError, TimeLimitExceeded) as error:
+            seen.add(type(error).__name__)
+        site.bmc.faults.clear()
+        site.rack.wait_until_idle()
+    assert {"", "ProviderUnavailable", "ProviderRefused"} <= seen
 
 
 @pytest.mark.parametrize(
