@@ -212,6 +212,7 @@ def _of_loops(fleet: FleetStatus, loop_minutes: Mapping[str, int]) -> Iterator[C
             CURES[str(newest.kind)],
             provider,
             loop=failed[0].loop if len(failed) == 1 else None,
+            since=min((each.failing_since for each in failed if each.failing_since), default=None),
         )
 
 
@@ -244,7 +245,7 @@ def _failed(tick: Tick, here: str) -> Condition:
         cure = CURES[str(tick.kind)] if tick.kind else "look in its log"
     if tick.kind is FailureKind.DRIFT_LIMIT_EXCEEDED:
         name, cure = ConditionName.DRIFT_LIMIT_EXCEEDED, f"`shepherdctl reconcile` names every machine. {cure}"
-    return Condition(name, text, cure, tick.provider, loop=tick.loop)
+    return Condition(name, text, cure, tick.provider, loop=tick.loop, since=tick.failing_since)
 
 
 def _of_tick(tick: Tick, here: str) -> Iterator[Condition]:

@@ -84,6 +84,7 @@ FIELDS = {
     "examples": "list: ids of up to three machines, or of capacity.",
     "expires_at": "time: end of the pause; null: when it is resumed.",
     "failed_at": "time: the newest failure.",
+    "failing_since": "time: since when the loop has not succeeded, in its last tick.",
     "failure_kinds": "list: kinds of failures of its backoffs and before its quarantine.",
     "failures": "object: failures of the simulation by kind.",
     "fault": "text: whose fault it was.",

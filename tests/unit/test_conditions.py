@@ -185,6 +185,15 @@ def test_a_condition_is_told_from_its_figure_on(changes: dict[str, Any], told: s
     assert [f"{each.name}: {each.text}" for each in wrong(**changes)] == ([] if told is None else [told])
 
 
+def test_a_failing_loop_is_told_with_its_beginning() -> None:
+    began = NOW - timedelta(hours=3)
+    (failed,) = wrong(ticks=[tick("updater", **FAILED, failing_since=began)])
+    (away,) = wrong(
+        ticks=[tick("updater", **AWAY, failing_since=began), tick("provisioner", **AWAY, failing_since=NOW)]
+    )
+    assert failed.since == away.since == began
+
+
 def test_a_loop_that_never_ran_is_missed() -> None:
     """Who deploys finds the one that was not started; the ticks of a loop that died go after two weeks."""
     fleet = replace(WELL, ticks=[each for each in WELL.ticks if each.loop != "recoverer"])

@@ -165,3 +165,14 @@ def test_the_last_tick_of_each_loop_and_provider_is_found(fleet: Fleet) -> None:
         ("static", "recoverer", 1),
         ("static", "updater", 1),
     ]
+
+
+def test_a_loop_fails_since_the_first_tick_after_its_last_success(fleet: Fleet) -> None:
+    """A tick that left the work to another invocation is neither."""
+    left = TickEnd({"left": 1})
+    for end, first in ((FAILED, 0), (END, None), (FAILED, 2), (left, 2), (FAILED, 2), (left, 2)):
+        tick(fleet).close(end=end)
+        found = last_ticks(fleet.connection, 9)
+        began = [each.began_at for each in reversed(found)]
+        assert found[0].failing_since == (None if first is None else began[first])
+        assert {each.failing_since for each in found[1:]} <= {None}

@@ -79,6 +79,8 @@ class Tick:
     settings_hash: str | None
     code_version: str | None
     runtime_info: str
+    failing_since: datetime | None = None
+    """Since when the loop has not succeeded; None: this is not its last tick, or it succeeded."""
 
 
 def last_ticks(connection: Connection, each: int = 1) -> list[Tick]:

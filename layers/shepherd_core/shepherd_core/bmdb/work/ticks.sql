@@ -20,10 +20,27 @@ WITH RECURSIVE loops AS (
 SELECT
     t.loop, t.provider, t.began_at, t.ended_at,
     extract(epoch FROM t.ended_at - t.began_at)::float8 AS seconds,
-    t.outcome, t.kind, t.cause, t.counts, t.settings_hash, t.code_version, t.runtime_info
+    t.outcome, t.kind, t.cause, t.counts, t.settings_hash, t.code_version, t.runtime_info,
+    -- Of the last one alone, if it failed: the first after the last that succeeded.
+    CASE WHEN t.nth = 1 AND t.outcome <> 'Succeeded' THEN (
+        SELECT x.began_at
+        FROM ticks x
+        WHERE x.loop = t.loop AND x.provider = t.provider AND NOT x.counts ? 'left' AND x.began_at > coalesce(
+            (
+                SELECT y.began_at
+                FROM ticks y
+                WHERE y.loop = t.loop AND y.provider = t.provider AND y.outcome = 'Succeeded' AND NOT y.counts ? 'left'
+                ORDER BY y.began_at DESC
+                LIMIT 1
+            ),
+            '-infinity'
+        )
+        ORDER BY x.began_at
+        LIMIT 1
+    ) END AS failing_since
 FROM loops l
 CROSS JOIN LATERAL (
-    SELECT *
+    SELECT x.*, row_number() OVER (ORDER BY x.began_at DESC) AS nth
     FROM ticks x
     WHERE x.loop = l.loop AND x.provider = l.provider AND NOT x.counts ? 'left'
     ORDER BY x.began_at DESC
