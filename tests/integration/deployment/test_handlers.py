@@ -281,27 +281,6 @@ def test_a_wrong_event_is_refused(
     assert (line["level"], line["message"]) == ("ERROR", "invocation failed")
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-def test_all_faults_are_told_at_once(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, loop: str) -> None:
-    monkeypatch.delenv("SHEPHERD_BMDB_HOST")
-    monkeypatch.setenv("SHEPHERD_BMDB_PORT", "many")
-    monkeypatch.setenv("SHEPHERD_PROVIDER", "equinix")
-    monkeypatch.setenv("SHEPHERD_PROVIDER_FLEET", "FIXME-")
-    with pytest.raises(ConfigError) as caught:
-        invoke(loop)
-    faults = {fault.split()[0]: fault for fault in caught.value.faults}
-    assert set(faults) == {
-        "SHEPHERD_BMDB_HOST",
-        "SHEPHERD_BMDB_PORT",
-        "SHEPHERD_PROVIDER_PROJECT",
-        "SHEPHERD_PROVIDER_CREDENTIAL_PARAMETER",
-        "SHEPHERD_PROVIDER_FLEET",
-        "SHEPHERD_PROVIDER_KEY_NAME",
-    }
-    assert len(faults) == len(caught.value.faults)
-    assert "'many'" in faults["SHEPHERD_BMDB_PORT"]
-
-
 def test_an_unknown_provider_hides_no_fault(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHEPHERD_PROVIDER", "statik")
     monkeypatch.setenv("SHEPHERD_DRIFT_LIMIT", "-1")

@@ -92,27 +92,6 @@ def test_only_root_with_the_authorized_key_gets_in(client: Client, machine: str)
             pass
 
 
-@pytest.mark.parametrize(
-    ("command", "status"),
-    [("true", 0), ("false", 1), ("", 0), ("/root/missing", 127), ("/root/plain", 126), ("mkfs", 127), ("'", 2)],
-)
-def test_commands_end_with_the_status_that_a_shell_gives(
-    client: Client, machine: str, command: str, status: int
-) -> None:
-    """Callers tell failures apart by it."""
-    (client.pool.disk(machine) / "root/plain").write_text("not executable")
-    assert client.run(machine, command).status == status
-
-
-def test_a_process_outlives_a_client_that_leaves(client: Client, machine: str) -> None:
-    """Under sshd it does, so that an invocation that dies leaves a started agent behind."""
-    client.upload(machine, "/root/late", b"#!/bin/sh\necho begun\ncat\necho late >/$1/late\n")
-    with client.login(machine) as ssh:
-        _, output, _ = ssh.exec_command(f"/root/late {client.pool.disk(machine)}", timeout=20)
-        assert output.readline() == "begun\n"
-    eventually((client.pool.disk(machine) / "late").exists)
-
-
 def test_a_session_lasts_until_the_output_is_closed(client: Client, machine: str) -> None:
     """As under sshd: an agent that does not let go of its streams would hang the Initializer."""
     client.upload(machine, "/root/clings", b"#!/bin/sh\nsetsid sleep 1000 &\n")

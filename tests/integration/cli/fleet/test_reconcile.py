@@ -96,7 +96,6 @@ def test_machines_are_forgotten_when_their_name_or_number_is_typed(
     for name in names:
         ec2.end(name)
     arguments = ("machine", "forget", *names, *WHY)
-    assert shepherdctl(*arguments).exit_code == 2  # there is nobody to ask
     shepherdctl.on_terminal(80, *arguments, typed="yes\n", status=1)
     assert len(provided(fleet)) == 3
     shepherdctl.on_terminal(80, *arguments, typed=f"{names[0] if number == 1 else '2 machines'}\n", status=0)
@@ -139,7 +138,6 @@ def test_a_release_always_needs_the_name_of_the_machine(
 ) -> None:
     name, machine_id = next(iter(ec2.machines.items()))
     arguments = ("machine", "release", str(machine_id)[:12], *WHY)
-    assert shepherdctl(*arguments).exit_code == 2
     assert shepherdctl(*arguments, "--dry-run").exit_code == 0
     fleet.sql("INSERT INTO machine_agent_heartbeat VALUES (:id, clock_timestamp())", id=machine_id)
     assert "its agent reported" in shepherdctl.read(*arguments, "--yes", status=1)
@@ -193,7 +191,6 @@ def test_a_machine_gets_its_new_id_when_that_is_typed(fleet: Fleet, tmp_path: Pa
     told = json.loads(shepherdctl("reconcile", "-o", "json").stdout)["drift"][0]["operator_action"]
     assert told == f"if it is the same machine: machine rebind {machine_id} 'rack 2'; else machine forget"
     arguments = ("machine", "rebind", str(machine_id), "rack 2")
-    assert shepherdctl(*arguments).exit_code == 2  # there is nobody to ask
     assert [one["result"] for one in shepherdctl.load(*arguments, "--dry-run")["machines"]] == ["ready"]
     shepherdctl.on_terminal(80, *arguments, typed="rack 2\n", status=0)
     assert provided(fleet) == {"rack 2": machine_id}

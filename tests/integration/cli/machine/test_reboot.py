@@ -28,7 +28,6 @@ def test_rebooting_a_healthy_machine_needs_a_confirmation_that_says_so(
         f"INSERT INTO machine_agent_heartbeat VALUES ('{machine_id}', clock_timestamp())",
     )
     arguments = ("machine", "reboot", str(machine_id)[:12], "--reason", "new kernel", "--owner", "ana")
-    assert shepherdctl(*arguments).exit_code == 2
     assert "reboot: running, heartbeat" in shepherdctl.read(*arguments, "--dry-run")
     shepherdctl.on_terminal(80, *arguments, typed=typed.format(name) + "\n", status=int(not events))
     history = shepherdctl.load("history", str(machine_id))

@@ -37,7 +37,6 @@ def test_machines_are_retired_step_by_step(fleet: Fleet, listed: Callable[..., d
         return result.exit_code, {one["machine_id"]: (one["result"], one["text"]) for one in found}
 
     next_step = ("begun", "take its entry out of machines, stop its agent, and run this again")
-    assert run() == (2, {})
     assert run("--dry-run") == (0, {str(gone): next_step, str(there): next_step})
     assert pauses.pauses_in_force(fleet.connection) == []
 
