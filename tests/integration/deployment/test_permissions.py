@@ -613,30 +613,23 @@ def test_joining_a_network_is_for_lambda_not_for_our_code() -> None:
 
 
 @pytest.mark.parametrize("deployment", EACH, ids=lambda each: each.get("Provider"))
-def test_who_logs_in_reads_the_ssh_key_and_nobody_writes(deployment: dict[str, str]) -> None:
-    """An attacker in another function must not become root on machines, now or on those that are created."""
+def test_keys_are_read_by_whom_they_serve_and_changed_by_nobody(deployment: dict[str, str]) -> None:
+    """An attacker in another function must not become root on machines, nor have any image installed."""
     stack = Stack(transformed(), deployment)
     for function in FUNCTIONS:
         statements = stack.statements(logical_id(function))
-        for name in (SSH_KEY, PREVIOUS_KEY):
-            # The Recoverer looks at machines before it interrupts them; those of a static list it never does.
-            logs_in_there = function == "initializer" or (function == "recoverer" and deployment is not STATIC)
-            assert allows(statements, "ssm:GetParameter", parameter(name)) is logs_in_there
-        for name in (SSH_KEY, PREVIOUS_KEY, PUBLIC_KEY):
-            assert not allows(statements, "ssm:PutParameter", parameter(name), ssm_Overwrite="false")
-            assert not allows(statements, "ssm:PutParameter", parameter(name), ssm_Overwrite="true")
-
-
-@pytest.mark.parametrize("deployment", EACH, ids=lambda each: each.get("Provider"))
-def test_no_function_may_sign_installations(deployment: dict[str, str]) -> None:
-    """An attacker in one, above all in the agent API, could have any image installed. Nor may one change the keys."""
-    stack = Stack(transformed(), deployment)
-    for function in FUNCTIONS:
-        statements = stack.statements(logical_id(function))
-        assert not allows(statements, "ssm:GetParameter", parameter(SIGNING_KEY))
-        assert allows(statements, "ssm:GetParameter", parameter(KEYS)) == (function == "initializer")
-        for name in (SIGNING_KEY, KEYS):
-            assert not allows(statements, "ssm:PutParameter", parameter(name), ssm_Overwrite="false")
+        # The Recoverer looks at machines before it interrupts them; those of a static list it never does.
+        logs_in_there = function == "initializer" or (function == "recoverer" and deployment is not STATIC)
+        for name, reads_it in {
+            SSH_KEY: logs_in_there,
+            PREVIOUS_KEY: logs_in_there,
+            SIGNING_KEY: False,
+            KEYS: function == "initializer",
+        }.items():
+            assert allows(statements, "ssm:GetParameter", parameter(name)) is reads_it
+        for name in (SSH_KEY, PREVIOUS_KEY, PUBLIC_KEY, SIGNING_KEY, KEYS):
+            for overwrite in ("false", "true"):
+                assert not allows(statements, "ssm:PutParameter", parameter(name), ssm_Overwrite=overwrite)
 
 
 def test_the_migrator_replaces_no_password() -> None:
