@@ -177,25 +177,22 @@ def _first(value: Any) -> Any:
 @pytest.fixture
 def shepherdctl(fleet: Fleet, tmp_path: Path) -> CommandLine:
     """Ages are nearly whole minutes, so that they stay the same for a while."""
-    fleet.machines(1, started_ago=3 * HOUR, reported_ago=275, location="rack1")
-    fleet.machines(1, location="rack1")
-    fleet.machines(1, location="rack1")
-    fleet.machines(1, started_ago=5 * HOUR, reported_ago=3 * HOUR - 600, location="rack2")
-    tables = fleet.sql(
-        "SELECT table_name FROM information_schema.columns WHERE column_name = 'machine_id' AND "
-        "table_name IN (SELECT tablename FROM pg_tables WHERE schemaname = 'public')"
-    )
+    fleet.watch("static")
     for number, (machine_id, name) in enumerate(zip(IDS, NAMES, strict=True), 1):
+        fleet.sql("INSERT INTO machines VALUES (:id, now() - interval '9 days')", id=machine_id)
         fleet.sql(
-            f"UPDATE machine_provided SET provider_id = '{name}', provider_ip_address = '192.0.2.{number}' "
-            f"WHERE provider_id = 'machine-{number}'"
+            "INSERT INTO machine_provided (machine_id, provider, provider_id, provider_ip_address, provider_location) "
+            f"VALUES ('{machine_id}', 'static', '{name}', '192.0.2.{number}', '{name[:5]}')"
         )
-        old = fleet.sql(f"SELECT machine_id FROM machine_provided WHERE provider_id = '{name}'")[0][0]
-        fleet.sql("SET session_replication_role = replica")
-        for (table,) in tables:
-            fleet.sql(f"UPDATE {table} SET machine_id = '{machine_id}' WHERE machine_id = '{old}'")
-        fleet.sql("SET session_replication_role = DEFAULT")
-    fleet.sql("UPDATE machines SET machine_created_at = now() - interval '9 days'")
+    for machine_id, started, reported in ((IDS[0], 3 * HOUR, 275), (IDS[3], 5 * HOUR, 3 * HOUR - 600)):
+        fleet.sql(
+            f"INSERT INTO machine_agent_started VALUES ('{machine_id}', now() - interval '{started} s', "
+            "decode(repeat('5e', 32), 'hex'))"
+        )
+        fleet.sql(
+            "INSERT INTO machine_agent_heartbeat (machine_id, agent_heartbeat_at) "
+            f"VALUES ('{machine_id}', now() - interval '{reported} s')"
+        )
     fleet.sql(
         f"INSERT INTO machine_quarantine VALUES ('{IDS[2]}', now() - interval '3 h 50 min', "
         "'still unhealthy after reboot 3 times', 'steps-used-up')"
@@ -205,15 +202,12 @@ def shepherdctl(fleet: Fleet, tmp_path: Path) -> CommandLine:
         f"VALUES ('{IDS[1]}', 'ShepherdAgentStart', now() + interval '1225 s', 'ssh-timed-out', 'no answer', "
         "1800, 'unreached')"
     )
-    for event, seconds in (("Started", 635), ("Failed", 575)):
-        fleet.sql(
-            "INSERT INTO work_history (machine_id, process, event, kind, fault, failed_cause, timestamp) VALUES "
-            f"('{IDS[1]}', 'ShepherdAgentStart', '{event}', nullif('ssh-timed-out', :no), "
-            f"nullif('unreached', :fault), nullif('no answer', :cause), now() - interval '{seconds} s')",
-            no="ssh-timed-out" if event == "Started" else "",
-            fault="unreached" if event == "Started" else "",
-            cause="no answer" if event == "Started" else "",
-        )
+    fleet.sql(
+        "INSERT INTO work_history (machine_id, process, event, kind, fault, failed_cause, timestamp) VALUES "
+        f"('{IDS[1]}', 'ShepherdAgentStart', 'Started', NULL, NULL, NULL, now() - interval '635 s'), "
+        f"('{IDS[1]}', 'ShepherdAgentStart', 'Failed', 'ssh-timed-out', 'unreached', 'no answer', "
+        "now() - interval '575 s')"
+    )
     fleet.sql(
         f"INSERT INTO machine_host_key (machine_id, host_key, pinned_at) VALUES ('{IDS[0]}', 'ssh-ed25519 "
         "AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl', now() - interval '9 days')"
