@@ -17,6 +17,7 @@ from shepherd_core.wiring import operators
 from shepherdctl import actions
 from shepherdctl.confirm import Yes, confirm, require_terminal
 from shepherdctl.database import explain_schema_mismatch
+from shepherdctl.interrupts import tell
 from shepherdctl.options import DespiteHeartbeat, DryRun, MachinesArgument, ReasonOption, current_user
 from shepherdctl.output.formats import in_full, span
 from shepherdctl.output.outcomes import print_outcomes
@@ -118,6 +119,7 @@ def _pause(repair: DriftRepair, steps: Sequence[ActionOutcome], order: RemovalRe
     }
     new = [step for step in steps if step.machine_id is not None and step.machine_id not in paused]
     if new:
+        tell("shepherdctl pauses lists the machines that it has paused; the same command does the rest")
         actions.pause(
             repair.connection,
             new,
