@@ -100,7 +100,7 @@ class Month:
             "recovery_steps": dict(self.steps),
             "agent_starts": self.agent_starts,
             "quarantined": self.quarantined,
-            "recoveries_of_healthy_machines": self.recoveries_of_healthy_machines,
+            "false_recoveries": self.recoveries_of_healthy_machines,
             "running": self.running,
             "ticks": self.ticks,
             "failed_ticks": self.failed_ticks,

@@ -22,7 +22,7 @@ def test_days_pass_in_which_no_healthy_machine_is_interrupted() -> None:
     assert told["failures"] == {"hangs until its power is cut": 1}
     assert told["outages"] == {"agent API": 1}
     assert told["recovery_steps"] == {"reboot": 3, "power-cycle": 1}
-    assert (told["recoveries_of_healthy_machines"], told["running"], told["problems"]) == (0, MACHINES, [])
+    assert (told["false_recoveries"], told["running"], told["problems"]) == (0, MACHINES, [])
     assert 95 < float(told["availability"].removesuffix(" %")) < 100
     assert told["ticks"] == 4 * DAYS * DAY
     assert told["heartbeats"] == pytest.approx(MACHINES * DAYS * DAY / 4, rel=0.03)
