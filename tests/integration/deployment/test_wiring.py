@@ -35,14 +35,11 @@ def initializer(fleet: Fleet, aws: None, tmp_path: Path, monkeypatch: pytest.Mon
     return loops.build("initializer")
 
 
-def test_a_dry_run_needs_no_ssh_key(initializer: Function, fleet: Fleet, deadline: Deadline) -> None:
+def test_without_work_no_ssh_key_is_needed(initializer: Function, fleet: Fleet, deadline: Deadline) -> None:
+    """Nor is loaded what speaks SSH, which takes longer than all the rest."""
+    initializer.run(deadline, "a test")
     fleet.provided_machine()
     assert len(initializer.plan(deadline)["plan"]) == 1  # type: ignore[arg-type]  # a list, for this function
-
-
-def test_a_run_with_nothing_to_do_needs_no_ssh_key(initializer: Function, deadline: Deadline) -> None:
-    """Nor does it load what speaks SSH, which takes longer than all the rest."""
-    initializer.run(deadline, "a test")
 
 
 def test_an_unusable_key_is_held_against_no_machine(initializer: Function, fleet: Fleet, deadline: Deadline) -> None:
