@@ -23,6 +23,7 @@ from shepherdctl.deployment.answers import Answers, read
 from shepherdctl.deployment.plan import (
     Change,
     CloseBucket,
+    DeleteCode,
     DeleteFailedStack,
     DeployStack,
     Found,
@@ -216,7 +217,7 @@ def _unfit(secret: str) -> str | None:
 def _carry_out(change: Change, answers: Answers, found: Found) -> None:
     kms_key = answers.parameters["KmsKeyArn"]
     match change:
-        case MakeBucket() | CloseBucket() | KeepVersions() | PutObject():
+        case MakeBucket() | CloseBucket() | KeepVersions() | PutObject() | DeleteCode():
             account.change_bucket(change, found.account, kms_key)
         case StoreSecret(name, replaces=replaces):
             SsmSecretStore().put(name, _secret(change, answers), replace=replaces, kms_key=kms_key)

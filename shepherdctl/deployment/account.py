@@ -14,6 +14,7 @@ from shepherdctl.deployment.plan import (
     CODE,
     SETTINGS,
     CloseBucket,
+    DeleteCode,
     Found,
     FoundBucket,
     FoundObject,
@@ -164,14 +165,16 @@ def _objects(bucket: str, account: str) -> dict[str, FoundObject]:
             for page in s3.get_paginator("list_objects_v2").paginate(Prefix=prefix, **of):
                 for each in page.get("Contents", []):
                     found[each["Key"]] = FoundObject(each["ETag"])
-                    if prefix != CODE and each["Size"] <= _LARGEST:
+                    if not each["Key"].endswith(".zip") and each["Size"] <= _LARGEST:
                         answer = s3.get_object(Key=each["Key"], **of)
                         with closing(answer["Body"]) as body:
                             found[each["Key"]] = FoundObject(answer["ETag"], body.read())
     return found
 
 
-def change_bucket(change: MakeBucket | CloseBucket | KeepVersions | PutObject, account: str, kms_key: str) -> None:
+def change_bucket(
+    change: MakeBucket | CloseBucket | KeepVersions | PutObject | DeleteCode, account: str, kms_key: str
+) -> None:
     """
     Carry out *change*. May run twice. *kms_key* encrypts what is put; empty: S3's own.
 
@@ -190,6 +193,11 @@ def change_bucket(change: MakeBucket | CloseBucket | KeepVersions | PutObject, a
                 s3.put_public_access_block(PublicAccessBlockConfiguration=_CLOSED, **of)
             case KeepVersions():
                 s3.put_bucket_versioning(VersioningConfiguration={"Status": "Enabled"}, **of)
+            case DeleteCode():
+                for page in s3.get_paginator("list_object_versions").paginate(Prefix=CODE, **of):
+                    for each in (*page.get("Versions", []), *page.get("DeleteMarkers", [])):
+                        if each["Key"] in change.keys:  # every version: it can be built again
+                            s3.delete_object(Key=each["Key"], VersionId=each["VersionId"], **of)
             case PutObject():
                 encryption = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": kms_key} if kms_key else {}
                 if change.is_code:

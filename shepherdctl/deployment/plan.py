@@ -7,6 +7,7 @@ A deployment may be interrupted anywhere and repeated: what is there already is 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -34,6 +35,7 @@ _OURS = "BmdbHost"
 _STUCK = "UPDATE_ROLLBACK_FAILED"
 HALFWAY = "UPDATE_FAILED"
 """The state of a stack whose last update stopped and was not taken back, so that it is not what its template says."""
+_OBJECT = re.compile(rf"{CODE}[0-9a-f]{{64}}\.(?:zip|template)")
 _BEGUN = "REVIEW_IN_PROGRESS"
 """The state of a stack of which there is nothing but a change set."""
 
@@ -53,7 +55,7 @@ class FoundObject:
 
     etag: str
     content: bytes | None = None
-    """None: it is code, or too large to be compared."""
+    """None: it is an archive, or too large to be compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +182,24 @@ class DeployStack:
     why: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class DeleteCode:
+    """Delete code that no version uses any more to which the stack may be rolled back."""
+
+    bucket: str
+    keys: tuple[str, ...]
+
+
 Change: TypeAlias = (
-    MakeBucket | KeepVersions | CloseBucket | StoreSecret | MakeSshKey | PutObject | DeleteFailedStack | DeployStack
+    MakeBucket
+    | KeepVersions
+    | CloseBucket
+    | StoreSecret
+    | MakeSshKey
+    | PutObject
+    | DeleteFailedStack
+    | DeployStack
+    | DeleteCode
 )
 
 
@@ -194,19 +212,20 @@ def told(change: Change) -> str:
             text = f"keep versions of what is in {bucket}"
         case CloseBucket(bucket):
             text = f"block public access to {bucket}"
-        case StoreSecret(name, replaces=True):
-            text = f"replace the secret {name} in SSM: its source has another"
-        case StoreSecret(name, value):
-            text = f"store the secret {name} in SSM, {'as you type it' if value is None else 'from its source'}"
+        case StoreSecret(name, value, replaces):
+            how = "as you type it" if value is None else "from its source"
+            text = f"{'replace' if replaces else 'store'} the secret {name} in SSM, {how}"
         case MakeSshKey(name, exists):
             text = f"store the {'public half of the SSH key' if exists else 'new SSH key'} {name} in SSM"
         case PutObject(bucket, key, content, replaces, why):
             text = f"{'replace' if replaces else 'upload'} s3://{bucket}/{key} ({len(content)} bytes)"
-            text = ": ".join([text, ", ".join(why)] if why else [text])
+            text = ": ".join([text, *filter(None, [", ".join(why)])])
         case DeleteFailedStack(stack, status):
             text = f"delete what is left of the stack {stack}: it is {status}, so that it cannot be updated"
         case DeployStack(stack, creates):
             text = f"{'create' if creates else 'update'} the stack {stack}: {', '.join(change.why)}"
+        case DeleteCode(bucket, keys):
+            text = f"delete {len(keys)} of s3://{bucket}/{CODE}, which neither this version nor the last one uses"
     return text
 
 
@@ -332,9 +351,22 @@ def _stack(answers: Answers, found: Found, package: Package) -> Iterator[Change]
         for name, value in wanted.items()
         if (before := stack.parameters.get(name, "")) != value
     ]
-    if stack.template != json.loads(package.objects[package.key]):
+    is_other = stack.template != json.loads(package.objects[package.key])
+    if is_other:
         why.append("the code or the template is another")
     if stack.status == HALFWAY:
         why.append(f"it is {HALFWAY}: a part of it is still as before")
     if why:
         yield DeployStack(answers.stack, creates=False, template=package.key, parameters=wanted, why=tuple(why))
+    used = {*package.objects, *_code_of(stack.template, found)}
+    if is_other and (old := [key for key in found.objects if _OBJECT.fullmatch(key) and key not in used]):
+        yield DeleteCode(answers.bucket, tuple(old))
+
+
+def _code_of(template: object, found: Found) -> Iterator[str]:
+    """Yield the keys of the code that a template uses, by itself and by its nested ones."""
+    for key in _OBJECT.findall(json.dumps(template)):
+        yield key
+        nested = found.objects.get(key)
+        if nested is not None and nested.content is not None:
+            yield from _code_of(nested.content.decode(), found)

@@ -235,6 +235,21 @@ def test_changed_code_updates_the_stack_alone(folder: Path) -> None:
     assert "bucket" not in messages
 
 
+def test_code_goes_when_no_rollback_needs_it(folder: Path) -> None:
+    """With all its versions in the bucket, which would be paid for. Here that is the template, which was read once."""
+    kept: list[set[str]] = []
+    for number in range(3):
+        small_stack.build(folder / "build", **{f"Other{number}": {"Type": "AWS::SQS::Queue"}})
+        _, messages = deploy(folder, "--dry-run")
+        assert (f"delete 1 of s3://{BUCKET}/code/" in messages) is (number > 0)
+        deploy(folder, "--yes")
+        versions = boto3.client("s3").list_object_versions(Bucket=BUCKET, Prefix="code/")
+        assert "DeleteMarkers" not in versions
+        kept.append({each["Key"] for each in versions["Versions"]})
+    assert [len(each) for each in kept] == [1, 1, 1]
+    assert set.intersection(*kept) == set()
+
+
 def test_the_bucket_of_another_account_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else settings of ours would be read from what somebody else writes."""
     monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", refusing("HeadBucket"))
@@ -269,7 +284,7 @@ def test_a_stored_secret_follows_its_source(folder: Path) -> None:
     deploy(folder, "--yes")
     (folder / "password").write_text("neu")
     _, messages = deploy(folder, "--dry-run")
-    assert f"- replace the secret {name} in SSM: its source has another\n" in messages
+    assert f"- replace the secret {name} in SSM, from its source\n" in messages
     assert "neu" not in messages
     assert stored() == "geheim"
     deploy(folder, "--yes")
