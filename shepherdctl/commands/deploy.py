@@ -72,9 +72,8 @@ def deploy(
       shepherdctl deploy examples/hetzner/shepherd.toml
     """
     require_terminal(yes=yes or dry_run)
-    if sys.stdin.isatty() and not (yes or file.exists()):
-        _ask(file)
-    answers = read_answers(file)
+    asks = sys.stdin.isatty() and not (yes or file.exists())
+    answers = _ask(file, dry_run=dry_run) if asks else read_answers(file)
     aws.use_region(answers.region)
     found = _at_rest(answers)
     made = template.Build(build) if build else _built(answers)
@@ -104,18 +103,22 @@ def deploy(
         raise typer.Exit(EXIT_STATUS)
 
 
-def _ask(file: Path) -> None:
-    """Ask what cannot be known, and write the answers into *file*."""
+def _ask(file: Path, *, dry_run: bool) -> Answers:
+    """Ask what cannot be known, write the answers into *file*, or only show them, and return them."""
     note(f"{file} does not exist: a few questions make it. Enter takes what is in brackets; Ctrl-C writes nothing.")
     place = Place(account.caller(), str(aws.client("sts").meta.region_name), file.parent)
     note(f"account {place.account}, region {place.region}")
     text = ask(_typed, note, template.parameters(), place)
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        message = f"{file} cannot be written: {error.strerror}"
-        raise SourceError(message) from error
-    note(f"{file} has the answers, and no secret: keep it in version control")
+    if dry_run:
+        note(f"without --dry-run, {file} gets the answers:\n\n{text}")
+    else:
+        try:
+            file.write_text(text, encoding="utf-8")
+        except OSError as error:
+            message = f"{file} cannot be written: {error.strerror}"
+            raise SourceError(message) from error
+        note(f"{file} has the answers, and no secret: keep it in version control")
+    return read(text.encode(), template.parameters())
 
 
 def _typed(prompt: str) -> str:

@@ -441,15 +441,10 @@ def endpoint() -> Iterator[str]:
 
 
 def test_on_a_terminal_it_asks_and_keeps_the_answers(folder: Path, endpoint: str) -> None:
-    """Nothing but the file is made in a dry run."""
+    """A dry run shows them; else the file is kept also if nothing is deployed in the end."""
     file = folder / "new.toml"
-    given = ["static", "", "", "db.example.com", "", "", "", "machines.json"]
-    command_line = CommandLine(None, {"AWS_ENDPOINT_URL": endpoint})
-    options = ("--build", str(folder / "build"), "--dry-run")
-    command_line.on_terminal(100, "deploy", str(file), *options, typed="".join(f"{each}\n" for each in given))
-    assert (
-        file.read_text()
-        == f"""version = 1
+    given = ["static", "", "", "db.example.com", "", "", "", "machines.json", "stop"]
+    answers = f"""version = 1
 
 [deployment]
 region = "{REGION}"
@@ -462,7 +457,15 @@ bmdb_host = "db.example.com"
 [provider.static]
 machines = "s3://shepherd-{DEFAULT_ACCOUNT_ID}-{REGION}/documents/machines.json"
 """
-    )
+    command_line = CommandLine(None, {"AWS_ENDPOINT_URL": endpoint})
+    for status, options in ((0, ["--dry-run"]), (1, [])):
+        arguments = ("deploy", str(file), "--build", str(folder / "build"), *options)
+        typed = "".join(f"{each}\n" for each in given)
+        shown = command_line.on_terminal(100, *arguments, typed=typed, status=status, everything=True)
+        assert "create the stack shepherd" in shown
+        assert answers in (shown.replace("\r\n", "\n") if options else file.read_text())
+        assert file.exists() is not bool(options)
+        assert there() == NOTHING
 
 
 def test_without_a_terminal_nothing_is_asked(folder: Path) -> None:
