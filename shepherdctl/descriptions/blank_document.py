@@ -2,12 +2,12 @@
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, get_origin
 
 from pydantic.fields import FieldInfo
 from shepherd_core.settings.base import PLACEHOLDER, PREFIX
-from shepherd_core.settings.document import VERSION
+from shepherd_core.settings.document import DEPLOYMENT, VERSION
 from shepherd_core.settings.effective import FIXED, GIVEN
 from shepherd_core.settings.functions import FUNCTIONS
 from shepherd_core.settings.keys import TOP, bounds, path, tables
@@ -17,7 +17,11 @@ from shepherd_core.settings.rules import DOCUMENTS
 _NAMES = {"agent_api": "agent API"}
 _WIDTH = 100
 
-_ABOUT = {TOP: "Read by several functions.", "bmdb": "The database, for all functions."}
+_ABOUT = {
+    TOP: "Read by several functions.",
+    DEPLOYMENT: "The deployment: read by shepherdctl deploy alone. Leave it out if you deploy with SAM.",
+    "bmdb": "The database, for all functions.",
+}
 
 
 def function_name(function: str) -> str:
@@ -25,22 +29,28 @@ def function_name(function: str) -> str:
     return _NAMES.get(function, function.capitalize())
 
 
-def document(provider: str) -> str:
-    """Return a settings document for *provider*: every key with its meaning, commented out unless it is required."""
+def document(provider: str, answers: Mapping[str, FieldInfo]) -> str:
+    """
+    Return a settings document for *provider*: every key with its meaning, commented out unless it is required.
+
+    *answers* are the keys of the table with the answers of a deployment.
+    """
     parts = [
         f"# Settings of Shepherd with the provider {provider}.",
         "#",
         f"# A line that is commented out shows the default. Environment variables ({PREFIX} and the key in",
         "# capitals) win over this document. Write no secrets here, only their names.",
         "#",
-        "#   shepherdctl settings check settings.toml",
-        "#   aws s3 cp settings.toml s3://BUCKET/settings.toml",
+        "#   shepherdctl settings check shepherd.toml",
+        "#   shepherdctl deploy shepherd.toml",
         "",
         f"version = {VERSION}",
     ]
     spec = find(provider)
-    for table, keys in tables(provider).items():
-        given = spec.given if table == spec.settings.table else GIVEN
+    every = tables(provider)
+    by_table = {spec.settings.table: spec.given, DEPLOYMENT: ()}
+    for table, keys in {TOP: every[TOP], DEPLOYMENT: answers, **every}.items():
+        given = by_table.get(table, GIVEN)
         parts += ["", f"# {_ABOUT.get(table) or _about(table)}"]
         parts += [f"[{table}]"] if table else []
         for name, field in keys.items():

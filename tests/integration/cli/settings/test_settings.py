@@ -14,6 +14,8 @@ from shepherd_core.settings.keys import tables
 from shepherd_core.settings.providers import BUILT_IN, find
 
 from shepherdctl.deployment import stored_settings
+from shepherdctl.deployment.answers import model
+from shepherdctl.deployment.template import parameters
 from tests.support.command_line import CommandLine, without_styles
 
 STATIC = (
@@ -44,11 +46,13 @@ def test_a_new_document_is_refused_until_filled_in(shepherdctl: CommandLine, tmp
         for name, field in find(provider).settings.model_fields.items()
         if field.is_required() and name not in find(provider).given
     }
-    assert parsed == {"version": 1, "provider": {provider: parsed["provider"][provider]}}
+    answers = dict.fromkeys(("region", "bucket", "bmdb_host"), "FIXME")
+    assert parsed == {"version": 1, "deployment": answers, "provider": {provider: parsed["provider"][provider]}}
     assert parsed["provider"][provider].keys() == required
     result = shepherdctl.told("settings", "check", str(path), status=1)
-    assert {f"provider.{provider}.{name} is " in result for name in required} <= {True}
-    assert result.count(": fill it in. ") == len(required)
+    named = [*(f"provider.{provider}.{name} is " for name in required), *(f"deployment.{name} is " for name in answers)]
+    assert {each in result for each in named} == {True}
+    assert result.count(": fill it in. ") == len(named)
 
 
 @pytest.mark.parametrize("provider", BUILT_IN)
@@ -59,6 +63,7 @@ def test_a_new_document_has_every_key_with_its_default(shepherdctl: CommandLine,
     settings = [line.removeprefix("# ") for line in lines if " = " in line and "…" not in line and "FIXME" not in line]
     names = {line.partition(" = ")[0].removeprefix("# ") for line in lines if " = " in line}
     assert {name for keys in tables(provider).values() for name in keys} <= names
+    assert model(parameters()).model_fields.keys() <= names
     text = "\n".join(
         line.removeprefix("# ") if line.removeprefix("# ") in settings and "BUCKET" not in line else line
         for line in lines
