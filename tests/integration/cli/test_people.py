@@ -127,10 +127,12 @@ RIGHTS = {
 ACTIONS = {
     "HeadBucket": "ListBucket",
     "ListObjectsV2": "ListBucket",
+    "ListObjectVersions": "ListBucketVersions",
+    "DeleteObject": "DeleteObjectVersion",
     "GetPublicAccessBlock": "GetBucketPublicAccessBlock",
     "PutPublicAccessBlock": "PutBucketPublicAccessBlock",
 }
-"""Where S3 calls the right otherwise than the request."""
+"""Where S3 calls the right otherwise than the request; an object is deleted by its version alone."""
 
 
 def needed(service: str, operation: str, arguments: dict[str, Any]) -> tuple[str, str]:
@@ -285,6 +287,15 @@ def test_a_command_is_for_its_person_and_those_above(name: str, deployment: Depl
         else:
             assert result.exit_code in {0, 3}, said
             return
+
+
+def test_an_administrator_upgrades_the_deployment(deployment: Deployment, tmp_path: Path) -> None:
+    """Which also deletes code from before."""
+    for number in range(2):
+        small_stack.build(tmp_path / "build", **{f"Other{number}": {"Type": "AWS::SQS::Queue"}})
+        result = deployment("deploy", statements(Person.ADMINISTRATOR))
+        assert result.exit_code == 0, result.output
+    assert f"delete 1 of s3://{BUCKET}/code/" in result.output
 
 
 def test_somebody_without_any_right_is_told_a_readers(deployment: Deployment) -> None:
