@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 VERSION = 1
 LIMIT_BYTES = 16_384
-"""More than half as long again as the longest new document. The time of the TOML parser grows with the square of the names in one key."""
+"""
+More than half as long again as the longest new document. The time of the TOML parser grows with the square of the names
+in one key.
+"""
 MAX_FAULTS = 50
 """At most so many are listed; the others are only counted."""
 
