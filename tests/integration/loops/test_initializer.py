@@ -23,7 +23,7 @@ from shepherd_core.bmdb.work import history
 from shepherd_core.bmdb.work.work import Work
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.errors import ShepherdError, SourceMissing
+from shepherd_core.domain.errors import ShepherdError, SourceMissing, TimeLimitExceeded
 from shepherd_core.domain.errors.machine import NoAddress
 from shepherd_core.domain.errors.provider import MachineNotFound, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId
@@ -452,9 +452,19 @@ def test_without_an_agent_to_start_no_machine_is_blamed(env: InitializerSetup) -
     assert env.run()[Metric.FINISHED] == 1
 
 
-def test_a_machine_that_is_not_provided_is_not_looked_for() -> None:
+def alone(fetch: Callable[[], Any]) -> Initializer:
+    """Return the loop without a machine or a dialer."""
     options = StartOptions(path=PATH, endpoint="", answer_seconds=1, backoff=Backoff(300, 14_400, 1.2))
-    loop = Initializer(StaticProvider(lambda: b"[]"), None, None, options)  # type: ignore[arg-type]  # never used
+    return Initializer(StaticProvider(lambda: b"[]"), None, fetch, options)  # type: ignore[arg-type]  # never used
+
+
+def test_no_agent_is_fetched_when_no_time_is_left() -> None:
+    """What cannot be used is not paid for; the fetch knows no deadline."""
+    with pytest.raises(TimeLimitExceeded):
+        alone(lambda: pytest.fail("it was fetched")).prepare(Deadline(SystemClock(), 0))
+
+
+def test_a_machine_that_is_not_provided_is_not_looked_for() -> None:
     gone = Work(UUID(int=1), Process.AGENT_START, None, None, None)
     with pytest.raises(NoAddress, match="no provider id"):
-        loop.work_on(Task(gone, Deadline(SystemClock(), 60), None, lambda _: None))
+        alone(lambda: None).work_on(Task(gone, Deadline(SystemClock(), 60), None, lambda _: None))

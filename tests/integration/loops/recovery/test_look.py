@@ -350,12 +350,13 @@ def _no_key(_: Deadline) -> None:
     raise SecretMissing
 
 
-@pytest.mark.parametrize("prepare", [lambda _: None, _no_key])
-def test_a_look_that_fails_by_our_fault_interrupts_nothing(
-    env: LookSetup, prepare: Callable[[Deadline], object]
-) -> None:
+@pytest.mark.parametrize("without", ["process", "key"])
+def test_a_look_that_fails_by_our_fault_interrupts_nothing(env: LookSetup, without: str) -> None:
     """Nothing is known of the machine, which counts as dead. The step is not on record, so it comes later."""
-    env.look_with(_NoProcess(), prepare=prepare)
+    if without == "process":
+        env.look_with(_NoProcess())
+    else:
+        env.look_with(SshDialer(KEY, "root", env.server.port, connect_timeout=5), prepare=_no_key)
     env.run()
     assert env.provider.asked == []
     assert [event for event, _, _ in env.told] == ["Started", "Failed"]
