@@ -65,10 +65,11 @@ CURES = {
         "new key, or `shepherdctl machine forget-host-key ID` to trust the host that answers next; with "
         "`ec2`, where the provider knows the key, correct it there (tag `shepherd-host-key`)."
     ),
-    "ssh-connection-lost": (
-        "Nothing, unless it repeats, or the text says `no acceptable`: see docs/failures.md#ssh-algorithms."
+    "ssh-connection-lost": "Nothing, unless it repeats.",
+    "ssh-failed": (
+        "The text says at which step; if it repeats, look at the machine. "
+        "`no acceptable …`: see docs/failures.md#ssh-algorithms."
     ),
-    "ssh-failed": "The text says at which step; if it repeats, look at the machine.",
     "ssh-misbehaved": (
         "Find out what runs there; do not trust the machine. It cannot harm others "
         "(docs/decisions.md#25-process-for-each-machine)."

@@ -22,6 +22,7 @@ import paramiko
 from paramiko.common import MSG_CHANNEL_CLOSE, MSG_CHANNEL_OPEN, MSG_EXT_INFO
 from paramiko.kex_curve25519 import KexCurve25519
 from paramiko.packet import Packetizer
+from paramiko.ssh_exception import IncompatiblePeer
 
 from shepherd_core.adapters.ssh.messages import DETAIL, STDOUT_BYTES, RequestFailed, SshFailure, text_of
 from shepherd_core.agent.takeover import STDERR_BYTES, RunResult, printable
@@ -168,6 +169,7 @@ class Client:
         error = self._packetizer.refused or self._transport.get_exception() or error  # of the thread that reads
         if isinstance(error, (ProtocolViolation, MemoryError)):
             return error
+        lost &= not isinstance(error, IncompatiblePeer)  # it answered: no algorithm is in common
         return RequestFailed(SshFailure.LOST if lost else SshFailure.FAILED, text_of(error))
 
     def _broken(self) -> bool:
