@@ -128,7 +128,8 @@ class _Command(TyperCommand):
             f"\n  - {each}" for each in rights.missing(self.person)
         )  # whose errors have nothing to do with it
         message = f"{refusal}\nThis command is for {self.person}s; docs/how-to/people.md says how to become one."
-        raise ShepherdError(f"{message} You lack:{lacking}" if lacking else message) from refusal
+        tried = " (rights to write are not tried)" if self.person is Person.ADMINISTRATOR else ""
+        raise ShepherdError(f"{message} You lack{tried}:{lacking}" if lacking else message) from refusal
 
 
 _COMMANDS = {person: type(f"_Command{person.name}", (_Command,), {"person": person}) for person in Person}

@@ -67,10 +67,12 @@ def deploy(change: DeployStack, template_url: str) -> bool:
             Parameters=parameters,
             Capabilities=_CAPABILITIES,
         )
-        changes = _change_set(client, made["Id"])
+        # The stack is named, too: rights are for stacks.
+        this = {"ChangeSetName": made["Id"], "StackName": made["StackId"]}
+        changes = _change_set(client, this)
         if changes["Status"] == "FAILED":
             reason = changes.get("StatusReason", "")
-            client.delete_change_set(ChangeSetName=made["Id"])
+            client.delete_change_set(**this)
             if _NOTHING.search(reason):
                 if described(change.stack)["StackStatus"] != HALFWAY:
                     return False
@@ -80,7 +82,7 @@ def deploy(change: DeployStack, template_url: str) -> bool:
                 )
             raise ShepherdError(f"CloudFormation refuses the change of {change.stack}: {reason}")
         progress = _past(client, made["StackId"])
-        client.execute_change_set(ChangeSetName=made["Id"])
+        client.execute_change_set(**this)
     status = follow(made["StackId"], progress)
     if status not in {"CREATE_COMPLETE", "UPDATE_COMPLETE"}:
         reasons = "\n".join(f"  - {each}" for each in progress.failures) or "  CloudFormation gives no reason"
@@ -148,9 +150,9 @@ def outputs(name: str) -> dict[str, str]:
     return {each["OutputKey"]: each["OutputValue"] for each in found.get("Outputs", [])}
 
 
-def _change_set(client: Any, name: str) -> Any:
+def _change_set(client: Any, this: dict[str, str]) -> Any:
     deadline = Deadline(CLOCK, _LONGEST_SECONDS)
-    while (found := client.describe_change_set(ChangeSetName=name))["Status"] not in {"CREATE_COMPLETE", "FAILED"}:
+    while (found := client.describe_change_set(**this))["Status"] not in {"CREATE_COMPLETE", "FAILED"}:
         if deadline.remaining() <= 0:
             raise ShepherdError("CloudFormation has made no change set within an hour: try again")
         CLOCK.sleep(_PAUSE_SECONDS)

@@ -79,5 +79,5 @@ def s3_errors(url: str) -> Iterator[None]:
         if meaning is aws.AwsFault.PASSING:
             raise SourceUnavailable(f"{url!r} gave no complete answer: {code}") from error
         if meaning is aws.AwsFault.DENIED:
-            raise SourceMissing(f"{url!r} does not exist, or there is no permission to read it: {code}") from error
+            raise SourceMissing(f"{url!r} does not exist, or you may not do this: {code}") from error
         raise SourceMissing(f"{url!r} could not be read: {code}") from error
