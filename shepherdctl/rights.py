@@ -26,11 +26,7 @@ from shepherdctl.people import Person
 
 S = TypeVar("S", bound=Settings)
 
-_NOT_PERMITTED = {
-    "42501",
-    "28000",
-    "28P01",
-}  # a statement, a login without IAM's permission, a login with a wrong token
+_NOT_PERMITTED = {"42501", "28000"}  # a statement; a login, such as one that IAM does not permit
 
 _Right: TypeAlias = tuple[str, Callable[[], object]]
 """Its name, and what fails without it and changes nothing."""

@@ -15,6 +15,7 @@ import requests
 import uvicorn
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors.bmdb import StatementFailed
 from shepherd_core.settings.functions import ROLES
 from shepherd_core.wiring import adapters
 from shepherd_core.wiring import settings as wiring_settings
@@ -179,7 +180,7 @@ class Deployment:
         first, ended, quarantined = ec2.machines
         ec2.end(ended)
         self._stand_for = {"FIRST": first, "ENDED": ended, "QUARANTINED": quarantined, "FOLDER": str(folder)}
-        self._shepherdctl, self._ec2 = shepherdctl, ec2
+        self.shepherdctl, self._ec2 = shepherdctl, ec2
 
     def __call__(self, name: str, allowed: list[dict[str, Any]]) -> Result:
         given = ARGUMENTS[name]
@@ -192,7 +193,7 @@ class Deployment:
             arguments.append(word)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(botocore.client.BaseClient, "_make_api_call", as_aws_enforces(allowed))
-            return self._shepherdctl(*name.split(), *arguments)
+            return self.shepherdctl(*name.split(), *arguments)
 
 
 @pytest.fixture
@@ -300,6 +301,31 @@ def test_an_administrator_upgrades_the_deployment(deployment: Deployment, tmp_pa
 
 def test_somebody_without_any_right_is_told_a_readers(deployment: Deployment) -> None:
     assert set(missing(deployment("status", []))) == RIGHTS[Person.READER]
+
+
+def test_a_login_that_iam_refuses_is_told_with_its_action(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL tells only that authentication failed."""
+
+    def refuse(*_: object, **__: object) -> None:
+        message = 'PAM authentication failed for user "shepherd-reader"'
+        raise StatementFailed(message, "28000")
+
+    monkeypatch.setattr(adapters, "bmdb", refuse)
+    deployment.shepherdctl.environment |= {"SHEPHERD_BMDB_AUTH": "iam", "SHEPHERD_BMDB_ROLES": "shepherd"}
+    assert missing(deployment("pauses", statements(Person.READER))) == ["rds-db:connect as shepherd-reader"]
+
+
+def test_a_statement_that_the_database_refuses_is_for_whom_it_says(deployment: Deployment, fleet: Fleet) -> None:
+    """Somebody may have set a database user of their own."""
+    own = fleet.settings.of_role("reader").bmdb_user
+    changed = {"SHEPHERD_BMDB_ROLES": "", "SHEPHERD_BMDB_USER": own, "SHEPHERD_BMDB_PASSWORD_PARAMETER": ""}
+    deployment.shepherdctl.environment |= changed
+    refused = deployment("pause", statements(Person.OPERATOR))
+    assert "permission denied for table pauses" in refused.stderr
+    assert "This command is for operators" in refused.stderr
+    assert fleet.sql("SELECT count(*) FROM pauses") == [[1]]
 
 
 def missing(result: Result) -> list[str]:
