@@ -1,4 +1,4 @@
-"""Six incidents: from ``status`` to the cause and its cure it is at most one more command, which ``status`` prints."""
+"""Incidents: from ``status`` to the cause and its cure it is at most one more command, which ``status`` prints."""
 
 import os
 import re
@@ -57,6 +57,20 @@ def rack_without_power(fleet: Fleet) -> None:
             "VALUES (:id, 'ShepherdRecovery', now() + interval '5 minutes', 'the budget is used up', 'held-back')",
             id=machine,
         )
+
+
+def one_rack_of_a_hundred(fleet: Fleet) -> None:
+    rack_without_power(fleet)
+    healthy = fleet.machines(400, started_ago=3 * HOUR, reported_ago=60)
+    fleet.sql(
+        "UPDATE machine_provided p SET provider_location = 'rack ' || 100 + x.number % 99 "
+        "FROM unnest(CAST(:ids AS uuid[])) WITH ORDINALITY AS x (id, number) WHERE p.machine_id = x.id",
+        ids=healthy,
+    )
+
+
+def loop_never_ran(fleet: Fleet) -> None:
+    fleet.machines(3, started_ago=3 * HOUR, reported_ago=60)
 
 
 def no_report_arrives(fleet: Fleet) -> None:
@@ -121,6 +135,19 @@ INCIDENTS = [
         "recovery-limited",
         ["location rack 7", "4  Recoverer  ssh-timed-out: no answer in 5 s", "Look at the machine and the network"],
         "shepherdctl causes --provider static --location 'rack 7'",
+    ),
+    Incident(
+        one_rack_of_a_hundred,
+        "recovery-limited",
+        ["rack 7           static           4          4\n", "4  Recoverer  ssh-timed-out: no answer in 5 s"],
+        "shepherdctl causes --provider static --location 'rack 7'",
+    ),
+    Incident(
+        loop_never_ran,
+        "loop-late",
+        ["the Provisioner of static has not run in the last two weeks", "'no-such-list.json' could not be read"],
+        "shepherdctl run provisioner --dry-run",
+        NO_LIST,
     ),
     Incident(
         no_report_arrives,
