@@ -77,5 +77,6 @@ def _in_group(stack: str, function: str, text: str, since: datetime) -> Iterator
         fault, name = aws.classify(error)
         if fault is aws.AwsFault.PASSING:
             raise SourceUnavailable(f"CloudWatch Logs: {name}") from error
-        message = f"the log group {group} cannot be read: {name}. SHEPHERD_LOGS names the stack, AWS_REGION its region"
+        where = "SHEPHERD_LOGS names the stack, AWS_DEFAULT_REGION its region"
+        message = f"the log group {group} cannot be read: {name}. {where}"
         raise SourceMissing(message) from error

@@ -1,6 +1,8 @@
 """The command that shows what the functions logged about a machine: from CloudWatch Logs, against moto, or a file."""
 
 import json
+import os
+import re
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
@@ -92,3 +94,13 @@ def test_a_log_that_is_not_there_is_named(fleet: Fleet, machine_id: UUID, aws: N
     result = CommandLine(fleet.settings, {"SHEPHERD_LOGS": source}).told("logs", str(machine_id), status=1)
     assert f"error: {fault}" in result
     assert "SHEPHERD_LOGS" in result
+
+
+def test_the_region_of_a_log_is_where_the_message_says(shepherdctl: CommandLine, machine_id: UUID) -> None:
+    """AWS_REGION is only read on Lambda."""
+    if "/" in shepherdctl.environment["SHEPHERD_LOGS"]:
+        pytest.skip("a file is in no region")
+    elsewhere = CommandLine(None, {**shepherdctl.environment, "AWS_DEFAULT_REGION": "eu-west-3"})
+    (name,) = re.findall(r"([A-Z_]+) its region", elsewhere.told("logs", str(machine_id), status=1))
+    there = CommandLine(None, {**elsewhere.environment, name: os.environ["AWS_DEFAULT_REGION"]})
+    assert len(there.load("logs", str(machine_id))) == 3
