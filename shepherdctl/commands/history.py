@@ -57,6 +57,8 @@ def history(
     else:
         note(f"machine {name}")
         print_events(fold(shown), now)
+        for cure in cures(event.kind for event in shown):
+            note(cure)
         if not shown:
             note("nothing has been done with this machine yet")
     if len(events) > limit:
@@ -64,7 +66,7 @@ def history(
 
 
 def print_events(shown: Sequence[Repeated], now: datetime) -> None:
-    """Print events, and what to do about each failure."""
+    """Print events."""
     columns = (
         Column("WHEN"),
         Column("TIME (UTC)", spare=1),
@@ -87,5 +89,3 @@ def print_events(shown: Sequence[Repeated], now: datetime) -> None:
         for session, each in zip(ids(each.event.session_id for each in shown), shown, strict=True)
     ]
     table(columns, rows)
-    for cure in cures(each.event.kind for each in shown):
-        note(cure)

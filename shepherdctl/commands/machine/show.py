@@ -19,6 +19,7 @@ from shepherdctl.commands.machine.why import plain, print_verdicts
 from shepherdctl.database import bmdb
 from shepherdctl.deployment.function_logs import FUNCTIONS, lines
 from shepherdctl.descriptions import commands, hardware, installations
+from shepherdctl.descriptions.cures import cures
 from shepherdctl.descriptions.history import fold
 from shepherdctl.descriptions.machine import rows
 from shepherdctl.descriptions.state import observe_machine, with_pauses
@@ -63,7 +64,13 @@ def show(machine: MachineArgument, output: Output = Form.TABLE) -> None:
     note("")
     print_verdicts(verdicts, observer.now)
     note("")
-    print_events(fold(events)[-_SHOWN:], observer.now)
+    last = fold(events)[-_SHOWN:]
+    print_events(last, observer.now)
+    above = {found.quarantine_kind, *found.failure_kinds}
+    for cure in cures(
+        kind for kind in (*(v.kind for v in verdicts), *(e.event.kind for e in last)) if kind not in above
+    ):
+        note(cure)
     note("")
     _print_warnings(str(found.machine_id), observer.now)
     table(

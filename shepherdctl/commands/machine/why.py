@@ -45,10 +45,12 @@ def why(machine: MachineArgument, output: Output = Form.TABLE) -> None:
         return
     note(f"machine {in_full(found.provider_id, found.machine_id)}")
     print_verdicts(verdicts, observer.now)
+    for cure in cures(verdict.kind for verdict in verdicts):
+        note(cure)
 
 
 def print_verdicts(verdicts: Sequence[Verdict], now: datetime) -> None:
-    """Print a line for each loop, and what to do about each failure."""
+    """Print a line for each loop."""
     table(
         [Column("LOOP"), Column("ELIGIBLE"), Column("REASON", prose=True), Column("ENDS"), Column("CHECKED AGAIN")],
         [
@@ -63,8 +65,6 @@ def print_verdicts(verdicts: Sequence[Verdict], now: datetime) -> None:
             for verdict in verdicts
         ],
     )
-    for cure in cures(verdict.kind for verdict in verdicts):
-        note(cure)
 
 
 def plain(verdict: Verdict) -> dict[str, object]:

@@ -209,6 +209,7 @@ def test_a_machines_page_tells_what_happened_and_what_to_do(fleet: Fleet, tmp_pa
     ):
         assert expected in found.stdout
     assert "takeover INFO" not in found.stdout
+    assert found.output.count(CURES["ssh-timed-out"]) == 1
     assert re.findall(r"Initializer  (Started|Failed) ", found.stdout) == ["Started", "Failed"]
     told, why = (shepherdctl.load("machine", command, "machine-1")["loops"] for command in ("show", "why"))
     assert told == why
