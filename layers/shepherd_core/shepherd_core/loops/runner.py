@@ -124,8 +124,7 @@ class _Run(Generic[F]):
             self.next_renewal = self.clock.monotonic() + self.session.renew_interval
         done: dict[Work, F] = {}
         failed: dict[Work, Exception] = {}
-        wait = max(0.01, min(1.0, self.next_renewal - self.clock.monotonic()))
-        results, questions = self.messages.collect(wait)
+        results, questions = self.messages.collect(1.0)  # a session is much longer: a renewal may be a second late
         if questions:
             self._answer(questions)
         for result in results:
