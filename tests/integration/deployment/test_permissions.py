@@ -536,7 +536,8 @@ def test_a_function_asks_for_what_the_table_says(
     if case.update:
         event = {"RequestType": "Update", "StackId": PSEUDO["AWS::StackId"], "ResponseURL": cloudformation.url}
     handler = importlib.import_module(f"functions.{case.function}.app").lambda_handler
-    handler(event, Context("a-request", case.function, time.monotonic() + 300))
+    with suppress(ProviderError):  # no BMC is there, so that the states of most machines are unknown
+        handler(event, Context("a-request", case.function, time.monotonic() + 300))
     if case.function == "recoverer":
         take_all_steps(provider_id)
     assert asked == case.asks | reads(SETTINGS) | (set() if case.update else case.login)
