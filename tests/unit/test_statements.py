@@ -201,6 +201,15 @@ def test_what_statements_share_stands_once() -> None:
     assert whole.count("FROM provisioner_lock WHERE provider = :provider AND session_id") == 1
 
 
+def test_pauses_in_force_are_read_from_their_view() -> None:
+    """Few statements need more of the table than that."""
+    reads = re.compile(r"(?<!DELETE )(FROM|JOIN) pauses\b")
+    assert {name for name, text in statements().items() if reads.search(code(text))} == {
+        "unusual_machines",
+        "set_aside",
+    }
+
+
 @pytest.mark.parametrize("fragment", SHARED)
 def test_a_statement_has_the_fragments_that_it_needs(fragment: str) -> None:
     """The other way round a new statement could go without the fence, or without a lock."""

@@ -117,6 +117,7 @@ def test_pages_follow_each_other(fleet: Fleet, machines: dict[UUID, str], order:
         ("--sort heartbeat --after 11111111-1111-4111-8111-111111111111", "--after needs --sort id or created"),
         ("--watch 2s", "--watch needs a terminal"),
         ("--sort size", "'size' is not one of state, "),
+        ("--label -role", "'-role' is not a label: it must be KEY or KEY=VALUE"),
     ],
 )
 def test_a_wrong_filter_is_refused_with_its_value(fleet: Fleet, arguments: str, message: str) -> None:

@@ -195,10 +195,11 @@ def key_ids(ssm: Any) -> dict[str, str | None]:
     return {each["Name"]: each.get("KeyId") for each in ssm.describe_parameters()["Parameters"]}
 
 
-def test_a_rotation_encrypts_with_what_encrypted_before(shepherdctl: CommandLine) -> None:
+@pytest.mark.parametrize("given", [(), ("--kms-key", "alias/ours")])
+def test_a_rotation_encrypts_with_what_encrypted_before(shepherdctl: CommandLine, given: tuple[str, ...]) -> None:
     """A key of root on every machine must not fall back to AWS's own because of an option that was left out."""
     shepherdctl.read("ssh-key", "create", "--kms-key", "alias/ours")
-    shepherdctl.read("ssh-key", "rotate", "--yes")
+    shepherdctl.read("ssh-key", "rotate", "--yes", *given)
     assert key_ids(boto3.client("ssm")) == {
         NAME: "alias/ours",
         PREVIOUS: "alias/ours",

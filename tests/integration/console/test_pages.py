@@ -169,6 +169,14 @@ def test_only_locations_with_something_wrong_are_shown(visitor: Visitor, fleet: 
     )
 
 
+def test_healthy_locations_are_only_counted(visitor: Visitor, fleet: Fleet) -> None:
+    fleet.locate(fleet.reporting_machine(60), "fra")
+    fleet.locate(fleet.started_machine(60), "muc")
+    text = visitor.text("/")
+    assert "2 healthy locations." in text
+    assert [name for name in ("fra", "muc") if name in text] == []
+
+
 LARGE = 150
 """Of everything that can be many; hundreds of racks at once are a bad day, and the page of the fleet was an error."""
 

@@ -271,6 +271,26 @@ def test_what_is_no_host_key_is_not_pinned(fleet: Fleet, shepherdctl: CommandLin
     assert fleet.facts(machine_id) == set()
 
 
+@pytest.mark.parametrize(
+    "more", [f"pin-host-key {{}} {HOST_KEY}", f"install {{}} --image https://x/a --sha256 {64 * '0'}"]
+)
+@pytest.mark.parametrize("end", ["--dry-run", "--yes"])
+def test_a_machine_that_is_not_provided_gets_nothing(
+    fleet: Fleet, shepherdctl: CommandLine, more: str, end: str
+) -> None:
+    """Nothing will ever connect to it, or the Provisioner is about to write what the provider says."""
+    words = more.format(fleet.bare_machine()).split()
+    assert "is not provided (being created, or gone)" in shepherdctl.told("machine", *words, end, status=1)
+
+
+def test_a_host_key_that_is_damaged_hides_nothing(fleet: Fleet, shepherdctl: CommandLine) -> None:
+    machine_id = fleet.provided_machine()
+    fleet.sql(
+        "INSERT INTO machine_host_key (machine_id, host_key, pinned_at) VALUES (:id, 'x AAAAA', now())", id=machine_id
+    )
+    assert "x AAAAA" in shepherdctl.read("machine", "show", str(machine_id))
+
+
 def test_history_is_shown_newest_last_with_causes(fleet: Fleet, shepherdctl: CommandLine) -> None:
     machine_id = failed(fleet, SshRefused("nothing listens"))
     events = shepherdctl.load("history", str(machine_id))
