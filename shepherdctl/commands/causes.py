@@ -8,7 +8,7 @@ from shepherdctl.database import bmdb
 from shepherdctl.descriptions.conditions import only
 from shepherdctl.descriptions.cures import CURES, cures, told
 from shepherdctl.options import LocationOption, ProviderOption
-from shepherdctl.output.conditions import described, print_conditions
+from shepherdctl.output.conditions import described, note_pauses, print_conditions
 from shepherdctl.output.formats import in_full, loop_name, relative
 from shepherdctl.output.json_fields import in_words
 from shepherdctl.output.printing import Column, Form, Output, document, ids, note, table
@@ -65,5 +65,6 @@ def causes(provider: ProviderOption = None, location: LocationOption = None, out
     )
     for cure in cures(one.kind for one in found):
         note(cure)
+    note_pauses(fleet.pauses)
     if not (found or wrong):
         note("nothing fails")

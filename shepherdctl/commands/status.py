@@ -23,7 +23,7 @@ from shepherdctl.descriptions.condition import EXIT_STATUS, Condition
 from shepherdctl.descriptions.conditions import FleetStatus, pace
 from shepherdctl.descriptions.cures import told
 from shepherdctl.output import prometheus, watching
-from shepherdctl.output.conditions import described, print_conditions
+from shepherdctl.output.conditions import described, note_pauses, print_conditions
 from shepherdctl.output.formats import did, relative, span
 from shepherdctl.output.printing import Column, Form, counted, document, note, output_option, table
 from shepherdctl.output.prometheus import DELAYS, counts_by_state
@@ -112,8 +112,7 @@ def _print(fleet: FleetStatus, wrong: Sequence[Condition]) -> None:
     _print_budgets(fleet.budgets, fleet.now)
     _print_waiting(fleet.waiting, fleet.now)
     _print_ticks(fleet.ticks, fleet.now)
-    if fleet.pauses:
-        note(f"{counted(fleet.pauses, 'pause')} in force: see shepherdctl pauses")
+    note_pauses(fleet.pauses)
     if fleet.limited_user is not None:
         note(
             "open transactions of other users are not shown; an administrator can change that: "

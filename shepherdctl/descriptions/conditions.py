@@ -155,10 +155,18 @@ def _of_database(fleet: FleetStatus) -> Iterator[Condition]:
 def _of_budgets(fleet: FleetStatus) -> Iterator[Condition]:
     for one in fleet.budgets:
         worst = "" if one.location else _worst(fleet.machines, one.provider)
+        paused = sum(
+            each.paused
+            for each in fleet.machines
+            if each.provider == one.provider
+            and one.location in ("", each.location)
+            and each.state in (State.UNHEALTHY, State.NEEDS_AGENT)
+        )
+        text = f"recovery takes {pace(one.per_hour)}: {one.provider}, {where(one.location)}; {one.reason}{worst}"
         yield Condition(
             ConditionName.RECOVERY_LIMITED,
-            f"recovery takes {pace(one.per_hour)}: {one.provider}, {where(one.location)}; {one.reason}{worst}",
-            _reboot(one),
+            f"{text}; {counted(paused, 'machine')} paused" if paused else text,
+            f"`shepherdctl pauses` says who paused machines; {_reboot(one)}" if paused else _reboot(one),
             one.provider,
             one.location or None,
             "recoverer",

@@ -10,7 +10,7 @@ from shepherdctl.descriptions.condition import Condition, Severity
 from shepherdctl.descriptions.conditions import few
 from shepherdctl.output.formats import relative
 from shepherdctl.output.json_fields import in_words
-from shepherdctl.output.printing import Column, note, table
+from shepherdctl.output.printing import Column, counted, note, table
 
 _EACH = 5
 """Conditions of the same name that are shown."""
@@ -34,6 +34,12 @@ def print_conditions(found: Sequence[Condition], now: datetime) -> None:
         note(f"and {left} more of {name}: -o json has all")
     for name, cure in dict.fromkeys((each.name, each.cure) for each in shown):
         note(f"{name}: {cure} (docs/conditions.md#{name})")
+
+
+def note_pauses(number: int) -> None:
+    """Print how many pauses keep loops from machines, if there are any."""
+    if number:
+        note(f"{counted(number, 'pause')} in force: see shepherdctl pauses")
 
 
 def described(found: Sequence[Condition]) -> list[dict[str, Any]]:

@@ -62,3 +62,10 @@ def test_a_location_without_machines_is_refused(fleet: Fleet) -> None:
     fleet.locate(fleet.provided_machine(), "rack-042")
     told = CommandLine(fleet.settings).told("causes", "--location", "rack-42", status=1)
     assert told == "error: no machine is at 'rack-42': did you mean 'rack-042'?"
+
+
+def test_causes_mention_that_something_is_paused(fleet: Fleet) -> None:
+    """Of a machine that no loop touches, nothing fails."""
+    shepherdctl = CommandLine(fleet.settings)
+    shepherdctl.load("pause", "--all", "--reason", "x")
+    assert "1 pause in force: see shepherdctl pauses\n" in shepherdctl("causes").stderr

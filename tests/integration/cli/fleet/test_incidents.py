@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from rich.text import Text
+from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.ticks import TickEnd, TickHead
@@ -67,6 +68,11 @@ def one_rack_of_a_hundred(fleet: Fleet) -> None:
         "FROM unnest(CAST(:ids AS uuid[])) WITH ORDINALITY AS x (id, number) WHERE p.machine_id = x.id",
         ids=healthy,
     )
+
+
+def rack_of_a_paused_provider(fleet: Fleet) -> None:
+    rack_without_power(fleet)
+    pauses.pause(fleet.connection, owner="alice", reason="the provider moves", provider=PROVIDER)
 
 
 def loop_never_ran(fleet: Fleet) -> None:
@@ -141,6 +147,12 @@ INCIDENTS = [
         "recovery-limited",
         ["rack 7           static           4          4\n", "4  Recoverer  ssh-timed-out: no answer in 5 s"],
         "shepherdctl causes --provider static --location 'rack 7'",
+    ),
+    Incident(
+        rack_of_a_paused_provider,
+        "recovery-limited",
+        ["4 machines paused", "1 pause in force", "alice", "the provider moves"],
+        "shepherdctl pauses",
     ),
     Incident(
         loop_never_ran,
