@@ -30,7 +30,9 @@ CURES = {
     "held-back": "Nothing; `shepherdctl status` says why the budget is small.",
     "machine-unknown": "Give more of the id.",
     "work-conflict": "Wait; `shepherdctl machine show ID` says until when.",
-    "provider-unavailable": "Nothing, unless it lasts.",
+    "provider-unavailable": (
+        "Nothing, unless it lasts: `shepherdctl run provisioner --dry-run` asks it now, and says what it answers."
+    ),
     "provider-not-asked": "Nothing, unless it lasts; the text says how the provider failed.",
     "provider-refused": "The provider's answer is in the text.",
     "provider-unusable": "The provider's answer is in the text; correct the credential or the settings.",
