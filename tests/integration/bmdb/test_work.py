@@ -16,6 +16,7 @@ from shepherd_core.domain.remediation import REINSTALL, USUAL_TIMEOUTS, NextStep
 
 from tests.support import defaults
 from tests.support.bmdb.fleet import Fleet, claimed, ids
+from tests.support.bmdb.work_ends import finish_recovery
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 KEY = bytes(range(32))
@@ -84,6 +85,36 @@ def test_a_failure_pins_no_host_key(fleet: Fleet, session: Session) -> None:
     host_keys.forget_host_key(fleet.connection, machine_id, reason="reinstalled")
     remediation.leave_alone(session, {held: ShepherdError("no luck")}, defaults.RULES.backoff)
     assert fleet.sql("SELECT 1 FROM machine_host_key") == []
+
+
+@pytest.mark.parametrize("process", [START, RECOVER])
+def test_finishing_resets_the_backoff(fleet: Fleet, session: Session, process: Process) -> None:
+    machine_id = fleet.provided_machine() if process is START else fleet.unhealthy_machine()
+    (held,) = claimed(session, process)
+    work.fail(session, {held: Failure(ShepherdError("no luck"), 60)})
+    fleet.pass_time(60)
+    (held,) = claimed(session, process)
+    assert held.last_interval_seconds == 60
+    if process is START:
+        work.finish_agent_start(session, {held: AgentStarted(KEY, None)})
+        fleet.change("DELETE FROM machine_agent_started")
+    else:
+        finish_recovery(session, [held], 0)
+        fleet.change(
+            f"INSERT INTO machine_agent_started VALUES ('{machine_id}', now() - interval '1 day', '\\x{KEY.hex()}')"
+        )
+    (held,) = claimed(session, process)
+    assert held.last_interval_seconds is None
+
+
+@pytest.mark.parametrize("other", [START, RECOVER])
+def test_a_backoff_is_of_one_machine_and_process(fleet: Fleet, session: Session, other: Process) -> None:
+    fleet.provided_machine() if other is START else fleet.unhealthy_machine()
+    (held,) = claimed(session, other)
+    work.fail(session, {held: Failure(ShepherdError("no luck"), 3600)})
+    fleet.provided_machine() if other is START else fleet.change("DELETE FROM machine_agent_started")
+    (held,) = claimed(session, START)
+    assert held.last_interval_seconds is None
 
 
 def test_work_on_a_named_machine_begins_due_or_not(fleet: Fleet, session: Session) -> None:

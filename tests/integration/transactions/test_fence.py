@@ -55,6 +55,15 @@ def test_work_ends_once(fleet: Fleet, session: Session, end: End) -> None:
     assert fleet.events(machine_id) == ["Started", end.event]
 
 
+@each_end
+def test_work_of_another_session_cannot_be_ended(fleet: Fleet, session: Session, end: End) -> None:
+    machine_id = end.due_machine(fleet)
+    held = claimed(session, end.process)
+    assert end.end(fleet.open_session(), held) == set()
+    assert fleet.holders(machine_id) == [session.session_id]
+    assert fleet.events(machine_id) == ["Started"]
+
+
 def held_for_a_moment(fleet: Fleet, moment: float = MOMENT, end: End = FAIL) -> tuple[Session, work.Work]:
     """Return a session whose deadline is near, with its own connection, and the machine that it has claimed."""
     machine_id = end.due_machine(fleet)

@@ -1,5 +1,8 @@
 """The remediation policy on a real database: the steps for an unhealthy machine, their order and their end."""
 
+from collections.abc import Callable
+from typing import get_args
+
 import pytest
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.recovery import explain, remediation
@@ -19,8 +22,11 @@ from shepherd_core.domain.machine import Process, ProviderId
 from shepherd_core.domain.provider import Capability
 from shepherd_core.domain.remediation import (
     QUARANTINE,
+    REBOOT,
     RESTART_AGENT,
     STEPS,
+    NextStep,
+    Step,
     StepKind,
 )
 from shepherd_core.loops.base import Task
@@ -32,6 +38,7 @@ from shepherd_core.telemetry import Metric
 from tests.conftest import ManualClock, log_lines
 from tests.support import defaults
 from tests.support.agents.heartbeats import record_heartbeat
+from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 from tests.support.bmdb.recovery import MINUTE, TICK_MINUTES, OneMachine, begun
 from tests.support.providers.fake_provider import FakeSteps, refuse
@@ -389,6 +396,32 @@ def test_a_reinstall_that_did_not_happen_keeps_the_host_key(
     env.provider.then = refuse(error)
     assert env.run()[Metric.FAILED if kept else Metric.FINISHED] == 1
     assert ("host_key" in env.fleet.facts(env.machine)) is kept
+
+
+@pytest.mark.parametrize("ends", [Fleet.expire, lambda fleet, _: fleet.sql("DELETE FROM work")])
+def test_a_worker_that_lost_session_or_work_begins_no_step(
+    env: RemediationSetup, ends: Callable[[Fleet, Session], object]
+) -> None:
+    """Another session may work on its machine by now, and takes the step."""
+    session = env.fleet.open_session()
+    _, _, attempt = work_of(env, session)
+    ends(env.fleet, session)
+    with pytest.raises(ShepherdError):
+        attempt.ask(attempt.decision)
+    assert env.told == []
+
+
+@pytest.mark.parametrize("lost", get_args(Lost))
+def test_a_step_is_on_record_once_whatever_was_lost(env: RemediationSetup, lost: Lost) -> None:
+    """An attempt that counts twice brings machines into quarantine too early."""
+    with BreakingConnection(env.fleet.settings) as way:
+        session = env.fleet.open_session(connection=env.fleet.connect(way.settings))
+        (held,) = claimed(session, RECOVER)
+        way.lose(lost)
+        next_step = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)
+        assert remediation.record_attempts(session, {held: next_step}) == [held]
+        assert env.told == ["reboot"]
+        env.fleet.disconnect()
 
 
 @pytest.mark.parametrize(
