@@ -200,7 +200,8 @@ def test_retry_ends_backoffs_and_leaves_a_line_of_history(fleet: Fleet, shepherd
 def test_retry_can_be_of_one_process(fleet: Fleet, shepherdctl: CommandLine) -> None:
     machine_id = failed(fleet, RECOVER)
     arguments = ("machine", "retry", str(machine_id), *REASON, "--owner", "carol", "--loop")
-    assert shepherdctl.load(*arguments, "initializer")["machines"][0]["ended"] == []
+    for more in (["--dry-run"], []):
+        assert shepherdctl.load(*arguments, "initializer", *more)["machines"][0]["ended"] == []
     assert claimed(fleet.open_session(), RECOVER) == []
     assert len(shepherdctl.load(*arguments, "recoverer")["machines"][0]["ended"]) == 1
     assert ids(claimed(fleet.open_session(), RECOVER)) == [machine_id]
