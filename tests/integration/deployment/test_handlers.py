@@ -3,12 +3,14 @@
 import importlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
+from shepherd_core import telemetry
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.aws.secrets import SsmSecretStore
 from shepherd_core.bmdb.machines import pauses
@@ -16,7 +18,7 @@ from shepherd_core.domain.errors import ConfigError, DriftLimitExceeded, EventIn
 from shepherd_core.domain.pace import Pace
 from shepherd_core.providers.latitude import name_of
 from shepherd_core.settings.functions import LOOPS
-from shepherd_core.telemetry import Metric
+from shepherd_core.telemetry import NAMESPACE, Metric
 from shepherd_core.wiring import pace
 
 from simulator.lambda_.environment import Context
@@ -26,9 +28,10 @@ from simulator.providers.latitude.api import PROJECT, LatitudeApi
 from tests.conftest import log_lines
 from tests.support.agents.agent_server import AgentServer
 from tests.support.bmdb.capacity import provided
-from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import HOUR, Fleet
 from tests.support.bmdb.recovery import EARLIER_TICK
 from tests.support.deployment import function_process
+from tests.support.deployment.deployments import LATITUDE, stack_of
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[3]
@@ -312,3 +315,97 @@ def test_a_discrepancy_is_measured_and_fails_the_invocation(
     assert lines[-1]["message"] == "invocation failed"
     assert "machine-3" in lines[-1]["exception"]
     assert pauses.pauses_in_force(fleet.connection) == []
+
+
+# --- what the alarms make of it ---
+
+ALARMS = {
+    alarm["AlarmName"].removeprefix("shepherd-"): alarm
+    for alarm in stack_of({**LATITUDE}).of_type("AWS::CloudWatch::Alarm").values()
+    if alarm.get("Namespace") == NAMESPACE
+}
+
+
+def goes_off(alarm: dict[str, Any], lines: list[dict[str, Any]]) -> bool:
+    """Return whether CloudWatch sets off *alarm* in a period in which functions wrote these *lines*."""
+    dimensions = {each["Name"]: each["Value"] for each in alarm["Dimensions"]}
+    values = [
+        line[alarm["MetricName"]]
+        for line in lines
+        if alarm["MetricName"] in measured(line) and dimensions == {"provider": line["provider"]}
+    ]
+    if not values:
+        return bool(alarm["TreatMissingData"] == "breaching")
+    told_by = (alarm["Statistic"], alarm["ComparisonOperator"], alarm["EvaluationPeriods"])
+    assert told_by == ("Maximum", "GreaterThanThreshold", 1)
+    return bool(max(values) > alarm["Threshold"])
+
+
+def gone(count: int) -> Callable[[Fleet], None]:
+    """Return a situation in which the provider has so many machines no more."""
+
+    def situation(fleet: Fleet) -> None:
+        fleet.machines(count, provider="latitude")
+        fleet.pass_time(HOUR)
+        fleet.sql("UPDATE machine_agent_heartbeat SET agent_heartbeat_at = now()")
+
+    return situation
+
+
+def one_is_quarantined(fleet: Fleet) -> None:
+    fleet.quarantine(fleet.sql("SELECT machine_id FROM machine_provided LIMIT 1")[0][0])
+
+
+def all_are_silent(fleet: Fleet) -> None:
+    fleet.sql("UPDATE machine_agent_heartbeat SET agent_heartbeat_at = now() - interval '2 hours'")
+
+
+@pytest.mark.parametrize(
+    ("situation", "told"),
+    [
+        (gone(0), set()),
+        (gone(1), {"drifted"}),
+        (gone(20), {"drifted", "drift-limit-exceeded"}),
+        (one_is_quarantined, {"quarantined"}),
+        (all_are_silent, {"recovery-limited"}),
+    ],
+)
+def test_an_alarm_is_set_off_by_its_situation_alone(
+    fleet: Fleet,
+    latitude: LatitudeApi,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    situation: Callable[[Fleet], None],
+    told: set[str],
+) -> None:
+    """By what the functions write in a run of each."""
+    monkeypatch.setenv("SHEPHERD_PROVIDER_LIMIT", "4")
+    SsmSecretStore().put(SSH_KEY_PARAMETER, ssh_keys.generate())
+    for machine in fleet.machines(4, started_ago=3 * HOUR, reported_ago=0, provider="latitude"):
+        server = latitude.add_active(name_of(machine, "1"))
+        fleet.change(f"UPDATE machine_provided SET provider_id = '{server.id}' WHERE machine_id = '{machine}'")
+    situation(fleet)
+    fleet.sql(EARLIER_TICK.replace("static", "latitude"))
+    for loop in LOOPS:
+        with suppress(DriftLimitExceeded):
+            invoke(loop)
+    lines, _ = output(capsys)
+    assert {name for name, alarm in ALARMS.items() if goes_off(alarm, lines)} == told
+
+
+@pytest.mark.parametrize(
+    ("counts", "told"),
+    [
+        (dict.fromkeys(Metric, 0), set()),
+        ({Metric.OLDEST_DUE_AGE: 1800}, set()),
+        ({Metric.OLDEST_DUE_AGE: 1801}, {"oldest-wait"}),
+        ({Metric.FOUND_ALIVE: 1}, {"found-alive"}),
+        ({Metric.SETTINGS_REFUSED: 1}, {"settings-refused"}),
+    ],
+)
+def test_an_alarm_is_set_off_from_its_figure_on(
+    capsys: pytest.CaptureFixture[str], counts: dict[Metric, float], told: set[str]
+) -> None:
+    telemetry.emit("recoverer", "latitude", counts)
+    lines, _ = output(capsys)
+    assert {name for name, alarm in ALARMS.items() if goes_off(alarm, lines)} == told
