@@ -1,5 +1,6 @@
 """The commands on the settings: write a document, check it, show what is in force."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import boto3
 import pytest
 from shepherd_core.domain.errors import ConfigError, SourceMissing
+from shepherd_core.settings.base import PLACEHOLDER
 from shepherd_core.settings.deployment import DeploymentSettings
 from shepherd_core.settings.document import parse
 from shepherd_core.settings.effective import effective
@@ -17,6 +19,7 @@ from shepherdctl.deployment import stored_settings
 from shepherdctl.deployment.answers import model
 from shepherdctl.deployment.template import parameters
 from tests.support.command_line import CommandLine, without_styles
+from tests.support.deployment.examples import EXAMPLES, filled_in
 
 STATIC = (
     'version = 1\nconcurrency = 5\n[recoverer]\nstartup_timeout_seconds = 2000\n[provider.static]\nmachines = "a"\n'
@@ -53,6 +56,15 @@ def test_a_new_document_is_refused_until_filled_in(shepherdctl: CommandLine, tmp
     named = [*(f"provider.{provider}.{name} is " for name in required), *(f"deployment.{name} is " for name in answers)]
     assert {each in result for each in named} == {True}
     assert result.count(": fill it in. ") == len(named)
+
+
+@pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
+def test_an_example_is_refused_until_filled_in(shepherdctl: CommandLine, tmp_path: Path, folder: Path) -> None:
+    text = (folder / "shepherd.toml").read_text(encoding="utf-8")
+    result = shepherdctl.told("settings", "check", str(folder / "shepherd.toml"), status=1)
+    assert result.count(": fill it in. ") == len(re.findall(rf'^[^#\n]*"[^"\n]*{PLACEHOLDER}', text, re.MULTILINE))
+    (tmp_path / "shepherd.toml").write_text(filled_in(folder)["shepherd.toml"])
+    assert "no faults" in shepherdctl.told("settings", "check", str(tmp_path / "shepherd.toml"))
 
 
 @pytest.mark.parametrize("provider", BUILT_IN)
