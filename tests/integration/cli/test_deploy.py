@@ -1,8 +1,12 @@
 """shepherdctl deploy: against moto, with a template that moto understands, and the real BMDB."""
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ from shepherd_core.settings.functions import LOOPS
 from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
 from tests.support.deployment import small_stack
+from tests.support.deployment.deployments import ROOT
 
 BUCKET, REGION = "shepherd-test", "eu-central-1"
 DEFAULT_ACCOUNT_ID = "123456789012"
@@ -468,6 +473,27 @@ machines = "s3://shepherd-{DEFAULT_ACCOUNT_ID}-{REGION}/documents/machines.json"
         assert there() == NOTHING
 
 
+@pytest.mark.parametrize(("recipe", "status"), [("cp -r ../build .aws-sam", 0), ("echo no compiler >&2; false", 1)])
+def test_a_copy_of_the_repository_is_built_first(folder: Path, endpoint: str, recipe: str, status: int) -> None:
+    """For the processor of the answers; here with a recipe of the test's own."""
+    copy = folder / "copy"
+    (copy / ".aws-sam").mkdir(parents=True)
+    for name in ("shepherdctl", "template.yaml"):
+        (copy / name).symlink_to(ROOT / name)
+    (copy / "Makefile").write_text(f"build:\n\t@echo $(ARCHITECTURE) >built-for\n\t@{recipe}\n")
+    ran = subprocess.run(
+        [sys.executable, "-m", "shepherdctl", "deploy", str(folder / "shepherd.toml"), "--dry-run"],
+        cwd=copy,
+        env={**os.environ, "AWS_ENDPOINT_URL": endpoint},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (ran.returncode, (copy / "built-for").read_text()) == (status, "arm64\n"), ran.stderr
+    assert ("create the stack shepherd" in ran.stderr) is (status == 0)
+    assert ("the build failed:\nno compiler" in ran.stderr) is (status == 1)
+
+
 def test_without_a_terminal_nothing_is_asked(folder: Path) -> None:
     (folder / "shepherd.toml").unlink()
     _, messages = deploy(folder, "--yes", status=1)
@@ -500,6 +526,37 @@ def failing(reason: str) -> Any:
         return answer
 
     return asked
+
+
+NESTED = "arn:aws:cloudformation:eu-central-1:123456789012:stack/shepherd-Observability/1"
+
+
+def test_why_a_nested_stack_failed_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its events are its own; those of the stack around it only say that it failed."""
+    ask = failing("SchemaMismatch: x")
+    inner = {"LogicalResourceId": "DriftedAlarm", "ResourceType": "AWS::CloudWatch::Alarm", "StackName": "shepherd-O"}
+    failed = {
+        "ResourceStatus": "CREATE_FAILED",
+        "ResourceStatusReason": "no permission",
+        "Timestamp": datetime.now(UTC),
+    }
+
+    def asked(client: Any, name: str, arguments: Any) -> Any:
+        if name == "DescribeStackEvents" and arguments["StackName"] == NESTED:
+            return {"StackEvents": [{"EventId": "1", **inner, **failed}]}
+        answer = ask(client, name, arguments)
+        if name == "ExecuteChangeSet":
+            from moto.cloudformation.models import Event  # noqa: PLC0415 - as above
+
+            stack, why = only_stack(), "Embedded stack was not successfully created: [DriftedAlarm]."
+            outer = ("Observability", NESTED, "AWS::CloudFormation::Stack", "CREATE_FAILED", why, None)
+            stack.events.append(Event(stack.stack_id, stack.name, *outer))
+        return answer
+
+    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", asked)
+    _, messages = deploy(folder, "--yes", status=1)
+    assert "CREATE_FAILED                DriftedAlarm\n" in messages
+    assert messages.endswith("  - BmdbSchema: SchemaMismatch: x\n  - DriftedAlarm: no permission\n")
 
 
 def told_of_failure(folder: Path, reason: str, monkeypatch: pytest.MonkeyPatch) -> str:
