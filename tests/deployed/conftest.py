@@ -34,6 +34,7 @@ from tests.support.waiting import eventually
 ROOT = Path(__file__).parents[2]
 ACCOUNT, REGION, STACK, BUCKET = "123456789012", "eu-central-1", "tried", "tried-fleet"
 PROVIDER, MACHINES = "latitude", 3
+ARCHITECTURE = "arm64" if os.uname().machine == "aarch64" else "x86_64"
 DATABASE = USER = "shepherd"
 MINUTE = 20
 """Seconds between two runs of each loop: a cold start takes as long where the tests run."""
@@ -154,7 +155,7 @@ stack = "{STACK}"
 region = "{REGION}"
 bucket = "{BUCKET}"
 bmdb_host = "{ADDRESS}"
-architecture = "{"arm64" if os.uname().machine == "aarch64" else "x86_64"}"
+architecture = "{ARCHITECTURE}"
 
 [deployment.secrets]
 bmdb-password = "bmdb-password"
@@ -188,17 +189,13 @@ remediation_policy = "reboot:3:boot-wait=5:grace=400:cooldown=60,quarantine"
         return {"bmdb-password": self.password, "credential": credential}
 
 
-class Deployment:
-    """The command line of its operator."""
+class Operator:
+    """The command line of whoever deploys a file of answers."""
 
-    def __init__(self, cloud: Cloud) -> None:
-        self.cloud = cloud
-        self.document = cloud.folder / "shepherd.toml"
-        self.document.write_text(cloud.settings())
-        for name, secret in cloud.secrets().items():
-            (cloud.folder / name).write_text(secret)
-        key = cloud.provider.secrets[SSH_KEY_PARAMETER]  # which the provider's machines admit
-        cloud.client("ssm").put_parameter(Name=f"/{STACK}/ssh-key", Value=key, Type="SecureString")
+    def __init__(self, cloud: Cloud, document: Path) -> None:
+        self.cloud, self.document = cloud, document
+        self.messages = ""
+        """Of the last command."""
         self.environment = {"AWS_ENDPOINT_URL": cloud.url, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 
     def __call__(self, *arguments: str, status: int = 0) -> str:
@@ -211,12 +208,25 @@ class Deployment:
             env={"PATH": os.defpath, "HOME": str(self.cloud.folder), **self.environment},
         )
         assert ran.returncode == status, f"{ran.stdout}{ran.stderr}"
+        self.messages = ran.stderr
         return ran.stdout
 
     def deploy(self) -> None:
         """Deploy, or bring up to date."""
         exports = self("deploy", str(self.document), "--build", str(ROOT / "build" / "deployed"), "--yes")
         self.environment |= dict(re.findall(r"^export (\w+)=(.*)$", exports, re.MULTILINE))
+
+
+class Deployment(Operator):
+    """The deployment whose machines are simulated."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        super().__init__(cloud, cloud.folder / "shepherd.toml")
+        self.document.write_text(cloud.settings())
+        for name, secret in cloud.secrets().items():
+            (cloud.folder / name).write_text(secret)
+        key = cloud.provider.secrets[SSH_KEY_PARAMETER]  # which the provider's machines admit
+        cloud.client("ssm").put_parameter(Name=f"/{STACK}/ssh-key", Value=key, Type="SecureString")
 
     def machines(self) -> dict[str, str]:
         """Return the states of the machines by provider id."""

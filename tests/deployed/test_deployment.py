@@ -12,6 +12,11 @@ def test_machines_come_up_and_report(deployment: Deployment) -> None:
     deployment.eventually(lambda: list(deployment.machines().values()) == ["running"] * MACHINES)
 
 
+def test_a_second_deployment_changes_nothing(deployment: Deployment) -> None:
+    deployment.deploy()
+    assert "nothing to change" in deployment.messages
+
+
 def test_a_machine_that_dies_is_recovered(deployment: Deployment, cloud: Cloud) -> None:
     """Its last heartbeat is set back, and a tick is added from before, without which that might be our own outage."""
     (dead, *_) = cloud.pool.names()
