@@ -33,7 +33,7 @@ def read(connection: Connection) -> FleetStatus:
         now,
         now.timestamp() - connection.clock["time"] / 1000,
         server.checkpoint_ahead(connection),
-        overview.fleet_counts(connection, [SILENT_SECONDS], places=True),
+        overview.fleet_counts(connection, [SILENT_SECONDS]),
         overview.unsteady(connection),
         remediation.bad_agents(connection),
         budget.shown_budgets(connection),

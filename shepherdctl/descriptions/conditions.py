@@ -312,7 +312,7 @@ def _of_machines(fleet: FleetStatus) -> Iterator[Condition]:
         failed[each.provider] += each.machines * (each.state == State.FAILED)
         if each.state in (State.RUNNING, State.UNHEALTHY):
             watched[each.provider] += each.machines
-            heard[each.provider] += each.machines * (each.age_class == 1)
+            heard[each.provider] += each.ages.get("1", 0)
     for provider, machines in sorted(quarantined.items()):
         if machines:
             yield Condition(

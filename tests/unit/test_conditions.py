@@ -28,7 +28,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "conditions.md").read_text(encoding
 
 
 def count(state: State, machines: int = 1, location: str | None = None, age_class: int | None = 1) -> FleetCount:
-    return FleetCount("redfish", location, state, age_class, machines, 0, 0, 0)
+    return FleetCount("redfish", location, state, {str(age_class): machines}, machines, 0, 0, 0)
 
 
 def tick(loop: str, minutes_ago: float = 1, **changes: Any) -> Tick:

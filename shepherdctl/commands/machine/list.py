@@ -1,7 +1,7 @@
 """The command that lists machines."""
 
 import heapq
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -11,8 +11,8 @@ from uuid import UUID
 
 import typer
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.machines import overview, pauses
-from shepherd_core.bmdb.machines.search import MOST_IDS, FoundMachine, Search, matching
+from shepherd_core.bmdb.machines import pauses
+from shepherd_core.bmdb.machines.search import MOST_IDS, FoundMachine, Search, in_states, matching
 from shepherd_core.bmdb.wire import server
 from shepherd_core.domain import labels
 from shepherd_core.domain.states import State
@@ -200,29 +200,30 @@ def _worst_first(
     The numbers are None if they would take a search of the whole fleet. Of a state with thousands of machines, those
     with the lowest ids are returned.
     """
-    simple = Search(states=search.states, providers=search.providers, locations=search.locations)
-    counts: Counter[State] | None = None
-    if search == simple:
-        counts = Counter()
-        for each in overview.fleet_counts(connection, places=bool(search.locations)):
-            if each.provider in (search.providers or [each.provider]) and (
-                each.location in (search.locations or [each.location])
-            ):
-                counts[each.state] += each.machines
+    most = min(room + _MANY, MOST_IDS) if search.simple and room is not None else MOST_IDS
+    states = [each for each in SEVERITY if each in (search.states or SEVERITY)]
+    counts: Counter[State] = Counter()
+    named: defaultdict[State, list[UUID]] = defaultdict(list)
+    for each in in_states(connection, search, [state for state in states if state not in _STEADY], most):
+        counts[each.state] = each.machines
+        if each.machine_id is not None:
+            named[each.state].append(each.machine_id)
     found: list[FoundMachine] = []
-    for state in (each for each in SEVERITY if each in (search.states or SEVERITY)):
+    for state in (each for each in states if counts[each]):
         left = None if room is None else room - len(found)
-        # A machine of whose creation nothing is known any more is not counted.
-        if left == 0 or (counts is not None and not counts[state] and state is not State.CREATING):
-            continue
-        machines = matching(connection, replace(search, states=(state,)), page=MOST_IDS if left is None else left)
+        if left == 0:
+            break
+        wanted = replace(search, states=(state,))
+        if not search.machine_ids and (most < MOST_IDS or len(named[state]) == counts[state]):
+            wanted = replace(wanted, machine_ids=tuple(named[state]))
+        machines = matching(connection, wanted, page=MOST_IDS if left is None else left)
         if left is None:
             found += sorted(machines, key=_place)
-        elif (_MANY if counts is None else counts[state]) > _MANY or state in _STEADY:
+        elif (search.simple and counts[state] > _MANY) or state in _STEADY:
             found += sorted(islice(machines, left), key=_place)
         else:
             found += heapq.nsmallest(left, machines, key=_place)
-    return found, counts
+    return found, {state: counts[state] for state in states} if search.simple else None
 
 
 def _show(

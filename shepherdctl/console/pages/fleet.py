@@ -55,7 +55,7 @@ _PLACES = 30
 
 def fleet(connection: Connection) -> dict[str, Any]:
     """Return the context of the page's template."""
-    counts = overview.fleet_counts(connection, AGES, places=True)
+    counts = overview.fleet_counts(connection, AGES)
     notices = overview.fleet_notices(connection)
     ticks = last_ticks(connection, TICKS)
     totals = tick_totals(connection)
@@ -112,8 +112,8 @@ def _heartbeats(counts: Sequence[FleetCount]) -> list[dict[str, Any]]:
     """Return the number of machines by age of the last heartbeat, youngest first, and the share of each bar."""
     by_class = [0] * len(_AGE_NAMES)
     for one in counts:
-        if one.age_class is not None:
-            by_class[len(AGES) - one.age_class] += one.machines
+        for age_class, machines in one.ages.items():
+            by_class[len(AGES) - int(age_class)] += machines
     most = max(by_class) or 1
     return [
         {"name": name, "machines": machines, "width": round(charts.WIDTH * machines / most, 2)}

@@ -42,7 +42,7 @@ def test_lists_and_counts_have_the_states_of_the_bmdb(fleet: Fleet) -> None:
     assert {each.machine_id: each.state for each in matching(fleet.connection)} == states
     for counts in (
         overview.fleet_counts(fleet.connection),
-        overview.fleet_counts(fleet.connection, [60.0, HOUR], places=True),
+        overview.fleet_counts(fleet.connection, [60.0, HOUR]),
     ):
         counted: Counter[State] = Counter()
         for each in counts:

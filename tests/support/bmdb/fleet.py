@@ -195,6 +195,12 @@ class Fleet:
         found: UUID = self.sql("INSERT INTO machines (machine_created_at) VALUES (now()) RETURNING machine_id")[0][0]
         return found
 
+    def intended_machine(self) -> UUID:
+        """Return a machine that is being created."""
+        machine_id = self.bare_machine()
+        self.sql("INSERT INTO machine_creation_intent VALUES (:id, :provider)", id=machine_id, provider=PROVIDER)
+        return machine_id
+
     def machines(
         self,
         count: int,

@@ -108,6 +108,6 @@ def test_what_is_not_a_label_is_refused_with_what_is_wanted(rack: Fleet, words: 
 
 
 def test_a_machine_that_is_being_created_has_no_labels(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    machine_id = str(fleet.bare_machine())
+    machine_id = str(fleet.intended_machine())
     assert "is not provided" in shepherdctl.told("machine", "label", machine_id, "role=db", status=1)
     assert labels(shepherdctl, machine_id) == {}

@@ -52,7 +52,7 @@ def paused(fleet: Fleet) -> UUID:
 @pytest.mark.parametrize(
     ("plant", "state", "words"),
     [
-        (Fleet.bare_machine, "creating", "creating"),
+        (Fleet.intended_machine, "creating", "creating"),
         (Fleet.provided_machine, "needs_agent", "needs agent"),
         (Fleet.started_machine, "starting", r"starting, agent started \d s ago, no heartbeat yet"),
         (lambda fleet: fleet.started_machine(1000), "starting", "starting, agent started 17 min ago, no heartbeat yet"),

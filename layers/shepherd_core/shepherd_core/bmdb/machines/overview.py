@@ -19,13 +19,13 @@ NOTICES = 50
 
 @record
 class FleetCount:
-    """How many machines of a provider are in a state."""
+    """How many machines at a location of a provider are in a state."""
 
     provider: str
     location: str | None
     state: State
-    age_class: int | None
-    """The last heartbeat is younger than so many of the ages; None: the machine has none, or needs none."""
+    ages: dict[str, int]
+    """How many machines have a last heartbeat that is younger than so many of the ages; not those that need none."""
     machines: int
     being_worked_on: int
     backing_off: int
@@ -33,9 +33,9 @@ class FleetCount:
     """Machines to which a pause applies, their own or a wider one."""
 
 
-def fleet_counts(connection: Connection, ages: Sequence[float] = (), *, places: bool = False) -> list[FleetCount]:
-    """Return how many machines there are, by *ages* of the last heartbeat in seconds, and by location if *places*."""
-    return connection.fetch(FleetCount, "fleet_counts", ages=list(ages), places=places)
+def fleet_counts(connection: Connection, ages: Sequence[float] = ()) -> list[FleetCount]:
+    """Return how many machines there are, also by *ages* of the last heartbeat in seconds."""
+    return connection.fetch(FleetCount, "fleet_counts", ages=list(ages))
 
 
 def locations(connection: Connection) -> list[str]:

@@ -1,9 +1,9 @@
 -- The whole fleet, for operators.
 
 -- name: fleet_counts
--- The number of machines in each state, and how many of them are being worked on, backing off or paused. Reads all
--- machines. A machine that is not provided yet counts for the provider that is to create it. age_class, of machines that
--- report and need it: how many of :ages (seconds) are greater than the age of the last heartbeat.
+-- The number of machines in each state at each location, and how many of them are being worked on, backing off or paused.
+-- Reads all machines. A machine that is not provided yet counts for the provider that is to create it. age_class, of machines
+-- that report and need it: how many of :ages (seconds) are greater than the age of the last heartbeat; ages counts each class.
 WITH known AS (
     SELECT machine_id, provider, process, state, location, CASE WHEN reported THEN last_heartbeat_at END AS heartbeat_at
     FROM machine_need
@@ -29,9 +29,7 @@ bounds AS (
 -- A row for each combination that occurs.
 counted AS (
     SELECT
-        k.provider,
-        CASE WHEN :places::boolean THEN k.location END AS location,
-        k.process, k.state,
+        k.provider, k.location, k.process, k.state,
         CASE WHEN k.process IS NOT NULL THEN width_bucket(k.heartbeat_at, (SELECT ages FROM bounds)) END AS age_class,
         count(*) AS machines,
         count(w.machine_id) AS being_worked_on,
@@ -43,7 +41,8 @@ counted AS (
     GROUP BY 1, 2, 3, 4, 5
 )
 SELECT
-    provider, location, state, age_class,
+    provider, location, state,
+    coalesce(json_object_agg(age_class, machines) FILTER (WHERE age_class IS NOT NULL), '{}') AS ages,
     sum(machines)::bigint AS machines,
     sum(being_worked_on)::bigint AS being_worked_on,
     sum(backing_off)::bigint AS backing_off,
@@ -58,8 +57,8 @@ SELECT
         END
     )::bigint AS paused
 FROM counted c
-GROUP BY 1, 2, 3, 4
-ORDER BY 1, 2, 3, 4;
+GROUP BY 1, 2, 3
+ORDER BY 1, 2, 3;
 
 -- name: locations
 -- The names of the locations where machines are, for who mistyped one.

@@ -12,7 +12,7 @@ from shepherd_core.domain.records import record
 from shepherd_core.domain.states import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from shepherd_core.bmdb.connection import Connection
     from shepherd_core.domain.errors.kinds import FailureKind
@@ -58,6 +58,11 @@ class Search:
     """The machine has been in its state for at least so long, as far as its facts tell (``state_since``)."""
     state_younger: float | None = None
 
+    @property
+    def simple(self) -> bool:
+        """Return whether it has no other filters than states, providers and locations."""
+        return self == Search(states=self.states, providers=self.providers, locations=self.locations)
+
 
 @record
 class FoundMachine:
@@ -88,6 +93,15 @@ class FoundMachine:
     quarantined_at: datetime | None
     recoveries: int
     """In the last day (the view ``machine_recoveries``)."""
+
+
+@record
+class InState:
+    """How many machines are in a state, and one of them, if it was asked for."""
+
+    state: State
+    machines: int
+    machine_id: UUID | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +137,26 @@ def search(
     if last is None or not wanted.states:
         return FoundPart(found, last)
     # They are few: all of them are found at once.
-    chosen = _in_states(connection, wanted, last)
+    most = limit - len(found) if wanted.simple else _EXAMINED
+    chosen = _chosen(connection, wanted, last, most)
     if not chosen:
         return FoundPart(found, None)
     more = search(connection, replace(wanted, machine_ids=chosen), None, limit - len(found))
     full = more.after is not None and len(found) + len(more.machines) == limit
-    goes_on = more.after if full else chosen[-1] if len(chosen) == _EXAMINED else None
+    goes_on = more.after if full else chosen[-1] if len(chosen) == most else None
     return FoundPart(found + more.machines, goes_on)
+
+
+def in_states(
+    connection: Connection, wanted: Search, states: Sequence[State], limit: int, after: UUID | None = None
+) -> list[InState]:
+    """
+    Return how many machines after *after* are in each state, with the first *limit* in each of *states*, by id.
+
+    Of the filters only providers and locations count. Reads the facts of the whole fleet once.
+    """
+    filters = {name: value for name, value in _filters(wanted).items() if name in ("providers", "locations")}
+    return connection.fetch(InState, "machines_in_states", **filters, states=list(states), after=after, limit=limit)
 
 
 def matching(
@@ -155,7 +182,11 @@ def matching(
 
 def _newest(connection: Connection, wanted: Search, after: UUID | None, limit: int) -> FoundPart:
     """Return what ``search`` does, the newest machines first."""
-    if wanted.states and not wanted.machine_ids and len(chosen := _in_states(connection, wanted, None)) < _EXAMINED:
+    if (
+        wanted.states
+        and not wanted.machine_ids
+        and len(chosen := _chosen(connection, wanted, None, _EXAMINED)) < _EXAMINED
+    ):
         if not chosen:
             return FoundPart([], None)
         wanted = replace(wanted, machine_ids=chosen)
@@ -179,10 +210,10 @@ def _newest(connection: Connection, wanted: Search, after: UUID | None, limit: i
     return FoundPart(found, examined[-1] if goes_on else None)
 
 
-def _in_states(connection: Connection, wanted: Search, after: UUID | None) -> tuple[UUID, ...]:
-    """Return the machines after *after* in the states that are wanted, by id; at most as many as one may examine."""
-    filters = {name: value for name, value in _filters(wanted).items() if name in ("states", "providers", "locations")}
-    return tuple(connection.fetch(UUID, "machines_in_states", **filters, after=after, limit=_EXAMINED))
+def _chosen(connection: Connection, wanted: Search, after: UUID | None, limit: int) -> tuple[UUID, ...]:
+    """Return at most *limit* machines after *after* in the states that are wanted, by id."""
+    found = in_states(connection, wanted, wanted.states, limit, after)
+    return tuple(each.machine_id for each in found if each.machine_id is not None)[:limit]
 
 
 def _filters(wanted: Search) -> dict[str, Any]:

@@ -100,20 +100,23 @@ ORDER BY c.machine_id
 LIMIT :limit;
 
 -- name: machines_in_states
--- The first :limit machines after :after in some states. Reads the facts of the whole fleet once, which costs less than
--- to look at some thousand machines one by one.
-SELECT machine_id
+-- How many of the machines after :after are in each state, and the first :limit in each of :states. Reads the facts of the
+-- whole fleet once, which costs less than to look at some thousand machines one by one.
+SELECT s.state, s.machines, x.machine_id
 FROM (
-    SELECT machine_id, provider, location, state FROM machine_need
-    UNION ALL
-    SELECT machine_id, provider, NULL, 'creating' FROM machine_creation_intent
-) AS known
-WHERE state = ANY(:states::text[])
-    AND (:providers::text[] IS NULL OR provider = ANY(:providers))
-    AND (:locations::text[] IS NULL OR location = ANY(:locations))
-    AND machine_id > coalesce(:after::uuid, '00000000-0000-0000-0000-000000000000')
-ORDER BY machine_id
-LIMIT :limit;
+    SELECT state, count(*) AS machines, array_agg(machine_id) FILTER (WHERE state = ANY(:states::text[])) AS ids
+    FROM (
+        SELECT machine_id, provider, location, state FROM machine_need
+        UNION ALL
+        SELECT machine_id, provider, NULL, 'creating' FROM machine_creation_intent
+    ) AS known
+    WHERE (:providers::text[] IS NULL OR provider = ANY(:providers))
+        AND (:locations::text[] IS NULL OR location = ANY(:locations))
+        AND machine_id > coalesce(:after::uuid, '00000000-0000-0000-0000-000000000000')
+    GROUP BY state
+) AS s
+LEFT JOIN LATERAL (SELECT unnest(s.ids) AS machine_id ORDER BY 1 LIMIT :limit) AS x ON true
+ORDER BY x.machine_id;
 
 -- name: last_examined
 -- The last machine that search_machines examines if fewer than :limit match. No row: it reaches the end.
