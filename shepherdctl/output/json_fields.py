@@ -119,7 +119,7 @@ FIELDS = {
     "location": "text: the location; null: none, or all.",
     "locations": "list: hardware by provider and location.",
     "logical_block_size_bytes": "number: of the disk.",
-    "loop": "text: provisioner, initializer, recoverer or updater; in causes also quarantine and provider.",
+    "loop": "text: provisioner, initializer, recoverer, updater; in causes quarantine, provider; in history operator.",
     "loops": "list: for each loop, whether it would claim the machine now and, if not, why.",
     "mac": "text: MAC address.",
     "machine_id": "text: machine id.",

@@ -41,7 +41,7 @@ def test_who_labels_a_machine_is_in_its_history(rack: Fleet, shepherdctl: Comman
     for _ in range(2):  # the second time, nothing is left to change
         shepherdctl.read("machine", "label", "machine-2", "role=db", "old-", "--owner", "ana")
     (event,) = shepherdctl.load("history", "machine-2")
-    assert (event["event"], event["cause"]) == ("Labeled", "ana: role=db old-")
+    assert (event["loop"], event["event"], event["cause"]) == ("operator", "Labeled", "ana: role=db old-")
 
 
 def test_filters_label_every_machine_that_matches_or_none(rack: Fleet, shepherdctl: CommandLine) -> None:

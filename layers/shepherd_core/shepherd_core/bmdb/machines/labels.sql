@@ -21,6 +21,6 @@ labels_written AS (
 ),
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, failed_cause)
-    SELECT machine_id, 'ShepherdAgentStart', 'Labeled', :reason FROM labels_written
+    SELECT machine_id, 'operator', 'Labeled', :reason FROM labels_written
 )
 SELECT provider_labels || labels AS labels FROM machine;

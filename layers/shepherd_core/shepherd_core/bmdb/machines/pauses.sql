@@ -40,7 +40,7 @@ WITH pause_deleted AS (
 ),
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, failed_cause)
-    SELECT machine_id, 'ShepherdAgentStart', 'Resumed', :owner::text || ': paused by ' || owner || ': ' || reason
+    SELECT machine_id, 'operator', 'Resumed', :owner::text || ': paused by ' || owner || ': ' || reason
     FROM pause_deleted
     WHERE machine_id IS NOT NULL AND :owner::text IS NOT NULL
 )
