@@ -25,7 +25,7 @@ def read(connection: Connection) -> FleetStatus:
     Raises:
         ConfigError: the settings are wrong.
     """
-    now, last = server.now(connection), ticks.last_ticks(connection)
+    last, now = ticks.last_ticks(connection), server.now(connection)
     # A loop that finds no room records no tick.
     often = min(filter(None, _minutes().values()), default=0)
     silent = all((now - each.ended_at).total_seconds() > _MISSED * often * 60 for each in last)

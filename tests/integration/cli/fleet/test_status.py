@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.session import Session
-from shepherd_core.bmdb.work.ticks import TickEnd, TickHead
+from shepherd_core.bmdb.work.ticks import Tick, TickEnd, TickHead, last_ticks
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors.provider import ProviderUnavailable
 
@@ -108,6 +109,19 @@ def test_machines_waiting_for_the_limit_are_shown_with_their_age(shepherdctl: Co
     assert lines == ["UNUSED PROVIDER REASON SEEN", "20 equinix the limit of 50 machines is reached 3 min ago"]
     (told,) = shepherdctl.load("status")["waiting"]
     assert (told["provider"], told["waiting"], told["max_machines"]) == ("equinix", 20, 50)
+
+
+def test_no_tick_ends_after_the_status_was_read(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop may end while it is read: ``status`` showed a last tick ``in 0 s``."""
+
+    def read_late(connection: Connection) -> list[Tick]:
+        head = TickHead("updater", PROVIDER, "5e771465", "c0de")
+        Session.open(connection, SystemClock(), head, "1", 60).close(end=TickEnd({}))
+        return last_ticks(connection)
+
+    monkeypatch.setattr("shepherdctl.fleet_status.ticks.last_ticks", read_late)
+    status = fleet_status.read(fleet.connection)
+    assert [tick.ended_at <= status.now for tick in status.ticks] == [True]
 
 
 def test_the_last_tick_of_each_loop_is_shown(fleet: Fleet) -> None:
