@@ -3,8 +3,8 @@ Gather the pages of the site in build/pages: docs/, the pages beside it, and tho
 
     .venv-site/bin/python .ci/site.py
 
-A README becomes the first page of its folder. The site has no code, so a link to code becomes its text. All else stays
-as it is in the repository.
+A README becomes the first page of its folder. The site has no code, so a link to code becomes its text. An example's
+page ends with its files. All else stays as it is in the repository.
 """
 
 import os
@@ -37,6 +37,15 @@ def gathered(page: Path, pages: frozenset[Path]) -> str:
     return LINK.sub(link, page.read_text(encoding="utf-8")).replace("docs/pictures/", "pictures/")
 
 
+def files(page: Path) -> str:
+    """Return the files beside an example's page, each below its name."""
+    return "".join(
+        f"\n## {file.name}\n\n```{file.suffix[1:]}\n{file.read_text(encoding='utf-8')}```\n"
+        for file in sorted(page.parent.glob("*.[tj]*"), reverse=True)
+        if page.parent.parent == ROOT / "examples"
+    )
+
+
 def main() -> None:
     """Write the pages, and the pictures beside them."""
     pages = frozenset([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
@@ -45,7 +54,7 @@ def main() -> None:
     for page in pages:
         file = OUT / place(page)
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(gathered(page, pages), encoding="utf-8")
+        file.write_text(gathered(page, pages) + files(page), encoding="utf-8")
 
 
 main()
