@@ -15,7 +15,7 @@ from shepherd_core.operator.adopt_forget import ActionOutcome, OperatorAction
 from shepherd_core.operator.drift_repair import DriftRepair
 from shepherd_core.rules.drift import Comparison
 
-from shepherdctl.interrupts import tell
+from shepherdctl.interrupts import DONE, tell
 from shepherdctl.output.readable_log import ReadableLog
 
 _SECONDS = 600.0
@@ -81,7 +81,7 @@ def told_as_done() -> Iterator[None]:
     tell("the lines above say what was done; of the machine after them, shepherdctl history says it")
     with redirect_stdout(ReadableLog()):
         yield
-    tell("it did everything, and only the output is missing")
+    tell(DONE)
 
 
 def carry_out(repair: DriftRepair, action: OperatorAction, confirmed: Sequence[ActionOutcome]) -> list[ActionOutcome]:

@@ -38,7 +38,7 @@ class Changes:
     def __exit__(self, *error: object) -> None:
         self._block.close()
         if self._made and error == (None, None, None):
-            interrupts.tell("it did everything, and only the output is missing")
+            interrupts.tell(interrupts.DONE)
 
     def make(self, once: Callable[[], T], connection: Connection) -> T:
         """

@@ -41,6 +41,10 @@ class _Arrived:
     told: str | None = None
 
 
+DONE = "everything was done; only its output may be incomplete"
+"""What a command tells that is interrupted after its last change."""
+
+
 def tell(sentence: str | None) -> None:
     """From now on the line of an interrupted command says this, too; None: nothing more."""
     _Arrived.told = sentence

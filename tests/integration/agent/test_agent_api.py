@@ -29,6 +29,7 @@ from shepherd_core.domain.pb.callback_pb2 import (
 from simulator.environment.postgres import Postgres
 from tests.conftest import ManualClock, log_lines
 from tests.support.agents.signed_agent import ADDRESS, MAX_BODY_BYTES, RECEIVED_AT, SignedAgent, database_time, endpoint
+from tests.support.bmdb import warm
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
 
@@ -347,8 +348,9 @@ def test_a_heartbeat_writes_one_row_and_no_index_entry(own_fleet: Fleet) -> None
                 assert api.handle(agent.request()).status == OK
 
     def written() -> list[Any]:
-        # A connection that ends has told the statistics what it did.
+        # A server process that ends has told the statistics what it did.
         connection.close()
+        warm.end_idle()
         own_fleet.wait_until(
             "NOT EXISTS (SELECT 1 FROM pg_stat_activity"
             " WHERE datname = current_database() AND application_name = 'shepherd')"

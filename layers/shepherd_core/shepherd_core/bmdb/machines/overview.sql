@@ -42,7 +42,7 @@ counted AS (
 )
 SELECT
     provider, location, state,
-    coalesce(json_object_agg(age_class, machines) FILTER (WHERE age_class IS NOT NULL), '{}') AS ages,
+    coalesce(jsonb_object_agg(age_class, machines) FILTER (WHERE age_class IS NOT NULL), '{}') AS ages,
     sum(machines)::bigint AS machines,
     sum(being_worked_on)::bigint AS being_worked_on,
     sum(backing_off)::bigint AS backing_off,
