@@ -139,6 +139,12 @@ def read_answers(file: Path) -> Answers:
         SourceError: there is no such file.
         ConfigError: it is wrong; lists every fault.
     """
+    if not file.exists():
+        message = (
+            f"{file} does not exist: shepherdctl deploy asks for the answers on a terminal, without --yes; "
+            "shepherdctl settings init prints a document to fill in"
+        )
+        raise SourceError(message)
     return read(documents.read(str(file), LIMIT_BYTES), template.parameters())
 
 

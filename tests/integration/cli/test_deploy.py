@@ -497,7 +497,7 @@ def test_a_copy_of_the_repository_is_built_first(folder: Path, endpoint: str, re
 def test_without_a_terminal_nothing_is_asked(folder: Path) -> None:
     (folder / "shepherd.toml").unlink()
     _, messages = deploy(folder, "--yes", status=1)
-    assert "shepherd.toml' could not be read" in messages
+    assert "shepherd.toml does not exist: shepherdctl deploy asks for the answers on a terminal" in messages
 
 
 FAULTS = [f"fault {number}" for number in range(60)]
