@@ -33,6 +33,8 @@ from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 ACCOUNT, REGION, STACK, BUCKET = "123456789012", "eu-central-1", "tried", "tried-fleet"
+PEOPLE = "people"
+"""The stack of their policies."""
 PROVIDER, MACHINES = "latitude", 3
 ARCHITECTURE = "arm64" if os.uname().machine == "aarch64" else "x86_64"
 DATABASE = USER = "shepherd"
@@ -132,6 +134,28 @@ class Cloud:
         session = boto3.session.Session("test", "test", region_name=REGION)
         return session.client(service, endpoint_url=self.url)
 
+    def people(self) -> dict[str, dict[str, str]]:
+        """Make a user of each kind of person, and return their credentials."""
+        given = {"Stack": STACK, "Bucket": BUCKET, "Provider": PROVIDER}
+        cloudformation, iam = self.client("cloudformation"), self.client("iam")
+        cloudformation.create_stack(
+            StackName=PEOPLE,
+            TemplateBody=(ROOT / "templates" / "people.yaml").read_text(),
+            Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in given.items()],
+            Capabilities=["CAPABILITY_NAMED_IAM"],
+        )
+        cloudformation.get_waiter("stack_create_complete").wait(StackName=PEOPLE, WaiterConfig={"Delay": 1})
+        outputs = cloudformation.describe_stacks(StackName=PEOPLE)["Stacks"][0]["Outputs"]
+        policies = {each["OutputKey"]: each["OutputValue"].split(",") for each in outputs}
+        made = {}
+        for person in ("reader", "operator", "administrator"):
+            iam.create_user(UserName=person)
+            for arn in policies[f"{person.capitalize()}Policies"]:
+                iam.attach_user_policy(UserName=person, PolicyArn=arn)
+            key = iam.create_access_key(UserName=person)["AccessKey"]
+            made[person] = {"AWS_ACCESS_KEY_ID": key["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"]}
+        return made
+
     def stack(self) -> dict[str, Any]:
         """Return the stack, when nothing happens to it any more."""
 
@@ -218,15 +242,23 @@ class Operator:
 
 
 class Deployment(Operator):
-    """The deployment whose machines are simulated."""
+    """The deployment whose machines are simulated, in the hands of its administrator."""
 
     def __init__(self, cloud: Cloud) -> None:
         super().__init__(cloud, cloud.folder / "shepherd.toml")
+        self._people = cloud.people()
+        self.environment |= self._people["administrator"]
         self.document.write_text(cloud.settings())
         for name, secret in cloud.secrets().items():
             (cloud.folder / name).write_text(secret)
         key = cloud.provider.secrets[SSH_KEY_PARAMETER]  # which the provider's machines admit
         cloud.client("ssm").put_parameter(Name=f"/{STACK}/ssh-key", Value=key, Type="SecureString")
+
+    def by(self, person: str) -> Operator:
+        """Return the command line of a reader or an operator."""
+        somebody = Operator(self.cloud, self.document)
+        somebody.environment = self.environment | self._people[person]
+        return somebody
 
     def machines(self) -> dict[str, str]:
         """Return the states of the machines by provider id."""

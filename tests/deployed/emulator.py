@@ -8,13 +8,14 @@ docs/reliability.md says what ministack is more lenient in than AWS.
 """
 
 import contextvars
+import json
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from ministack.app import main
-from ministack.core import iam_evaluator
+from ministack.core import iam_actions, iam_evaluator
 from ministack.services import eventbridge, scheduler
 from ministack.services.cloudformation import changesets, engine, handlers, provisioners, stacks
 
@@ -111,6 +112,19 @@ def with_time(invoke: Any) -> Any:
     return patched
 
 
+def with_path(extract: Any) -> Any:
+    """Name the path that parameters are listed by as the resource, as AWS does: for it, that is all of them."""
+
+    def patched(service: str, method: str, path: str, headers: Any, body: bytes, *args: Any) -> str:
+        found: str = extract(service, method, path, headers, body, *args)
+        if service == "ssm" and found == "*" and "Path" in (request := json.loads(body or b"{}")):
+            _, region, account = args
+            return f"arn:aws:ssm:{region}:{account}:parameter{request['Path']}"
+        return found
+
+    return patched
+
+
 def told(enforce: Any) -> Any:
     """Log refusals, which it tells the caller alone."""
 
@@ -134,6 +148,7 @@ patch(provisioners, "_lambda_url_attributes", at_endpoint)
 patch(eventbridge, "_parse_rate_seconds", faster)
 patch(eventbridge, "_invoke_target", with_time)
 patch(iam_evaluator, "enforce", told)
+patch(iam_actions, "extract_resource_arn", with_path)
 scheduler._SCHEDULE_TICK_INTERVAL = 1
 
 main()

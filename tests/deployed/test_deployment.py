@@ -4,7 +4,7 @@ Deployed as a user does it, Shepherd brings machines up, repairs them, is change
 The tests are one story, in this order.
 """
 
-from tests.deployed.conftest import BUCKET, MACHINES, PROVIDER, STACK, Cloud, Deployment
+from tests.deployed.conftest import BUCKET, MACHINES, PEOPLE, PROVIDER, STACK, Cloud, Deployment
 from tests.support.bmdb.recovery import EARLIER_TICK
 
 
@@ -79,8 +79,23 @@ def test_wrong_settings_are_refused_and_rolled_back(deployment: Deployment, clou
 
 
 def test_no_call_was_denied(deployment: Deployment, cloud: Cloud) -> None:
+    """Of a function, or of the administrator who has deployed all this."""
     assert [line for line in cloud.log.read_text().splitlines() if line.startswith("DENIED")] == []
     assert deployment("status", "-o", "json")
+
+
+def test_people_may_do_what_is_theirs(deployment: Deployment) -> None:
+    """The emulator reads our policies in its own way."""
+    reader, operator = deployment.by("reader"), deployment.by("operator")
+    pause = ("pause", "--loop", "provisioner", "--reason", "a test")
+    assert reader("machine", "list", "-o", "json")
+    assert reader("logs", next(iter(deployment.machines())), "-o", "json")
+    reader(*pause, status=1)
+    assert f"on /{STACK}/bmdb-password-operator" in reader.messages
+    assert operator(*pause, "-o", "json")
+    assert operator("reconcile", "-o", "json")
+    operator("ssh-key", "rotate", "--yes", status=1)
+    assert f"on /{STACK}/ssh-key" in operator.messages
 
 
 def left(cloud: Cloud) -> list[str]:
@@ -105,7 +120,7 @@ def left(cloud: Cloud) -> list[str]:
         *names("cloudwatch", "describe_alarms", "MetricAlarms", "AlarmName"),
         *names("cloudformation", "list_exports", "Exports", "Name"),
     ]
-    return [name for name in found if STACK in name]
+    return [name for name in found if STACK in name and not name.startswith("people-")]
 
 
 def test_the_end_leaves_what_is_the_operators(deployment: Deployment, cloud: Cloud) -> None:
@@ -113,4 +128,4 @@ def test_the_end_leaves_what_is_the_operators(deployment: Deployment, cloud: Clo
     deployment("destroy", str(deployment.document), "--yes")
     assert left(cloud) == []
     stacks = cloud.client("cloudformation").describe_stacks()["Stacks"]
-    assert [each["StackName"] for each in stacks] == []
+    assert [each["StackName"] for each in stacks] == [PEOPLE]
