@@ -121,6 +121,7 @@ release: .venv/.ready .venv-sam/.ready .venv-release/.ready ## build what is rel
 		stdout.buffer.write(our_agent().open().read())' >build/release/shepherd-agent
 	@.venv-release/bin/cyclonedx-py requirements --output-reproducible --pyproject build/source/pyproject.toml \
 		--output-file build/release/sbom.json build/source/$(LAYER)/requirements.txt 2>build/release.log || { cat build/release.log >&2; exit 1; }
+	@cp templates/people.yaml templates/database.yaml build/release
 	@cd build/release && sha256sum -- * >SHA256SUMS && cat SHA256SUMS
 
 INVOCATION := $(FUNCTION) $(if $(EVENT),--event $(EVENT))
