@@ -96,10 +96,9 @@ def test_a_log_that_is_not_there_is_named(fleet: Fleet, machine_id: UUID, aws: N
     assert "SHEPHERD_LOGS" in result
 
 
+@pytest.mark.parametrize("shepherdctl", ["stack"], indirect=True)
 def test_the_region_of_a_log_is_where_the_message_says(shepherdctl: CommandLine, machine_id: UUID) -> None:
     """AWS_REGION is only read on Lambda."""
-    if "/" in shepherdctl.environment["SHEPHERD_LOGS"]:
-        pytest.skip("a file is in no region")
     elsewhere = CommandLine(None, {**shepherdctl.environment, "AWS_DEFAULT_REGION": "eu-west-3"})
     (name,) = re.findall(r"([A-Z_]+) its region", elsewhere.told("logs", str(machine_id), status=1))
     there = CommandLine(None, {**elsewhere.environment, name: os.environ["AWS_DEFAULT_REGION"]})
