@@ -31,6 +31,7 @@ from shepherd_core.domain.errors import ShepherdError
 from tests.chaos.crash_points import Killed, Points
 from tests.chaos.invariants import violations
 from tests.chaos.stage.environment import Environment
+from tests.support.bmdb import warm
 
 T = TypeVar("T")
 
@@ -352,6 +353,7 @@ class Scheduler:
                 if connection._driver is not None:
                     pids.append(struct.unpack("!i", connection._driver._backend_key_data[:4])[0])
                 connection.close()
+            warm.end_idle()  # a process that is killed keeps no server process for another
             end = time.monotonic() + _PATIENCE_SECONDS
             while self._environment.fleet.sql(_THERE, pids=pids)[0][0]:
                 assert time.monotonic() < end, "the server does not see that a client is gone"
