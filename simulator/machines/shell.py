@@ -90,16 +90,15 @@ async def execute(machine: MachineServer, client: asyncssh.SSHServerProcess[byte
             str(locate(machine.disk, word)) if number != script and ("/" in word or word == "..") else word
             for number, word in enumerate(words[1:], 1)
         ]
-        if machine.disk_full and "cat >" in command:
-            started = _Failure(1, os.strerror(errno.ENOSPC))
-        else:
-            started = await _start(machine, [words[0], *arguments], stdin=PIPE if words[0] == "sh" else DEVNULL)
+        if machine.disk_full and script:
+            arguments[1] = f"head() {{ echo 'head: {os.strerror(errno.ENOSPC)}' >&2; return 1; }}; {arguments[1]}"
+        started = await _start(machine, [words[0], *arguments], stdin=PIPE if words[0] == "sh" else DEVNULL)
     else:
         started = _Failure(_NOT_FOUND, "command not found")
     if isinstance(started, _Failure):
         _fail(client, started._replace(message=f"{words[0]}: {started.message}"))
         return
-    await _connect(started, client, hide=b"" if uploaded else os.fsencode(machine.disk))
+    await _connect(machine, started, client, hide=b"" if uploaded or words[0] == "sh" else os.fsencode(machine.disk))
     _exit(client, await started.wait())
 
 
@@ -154,15 +153,17 @@ async def _start(machine: MachineServer, words: Sequence[str], stdin: int) -> Pr
             await asyncio.sleep(0.005)
 
 
-async def _connect(process: Process, client: asyncssh.SSHServerProcess[bytes], hide: bytes) -> None:
+async def _connect(
+    machine: MachineServer, process: Process, client: asyncssh.SSHServerProcess[bytes], hide: bytes
+) -> None:
     """Copy the three streams until the outputs are closed; like sshd, let the process run on if the client leaves."""
     assert process.stdout is not None
     assert process.stderr is not None
-    feeding = asyncio.create_task(_feed(client.stdin, process.stdin)) if process.stdin else None
+    feeding = asyncio.create_task(_feed(machine, client.stdin, process.stdin)) if process.stdin else None
     try:
         await asyncio.gather(
             _drain(process.stdout, client.stdout, hide),
-            _drain(process.stderr, client.stderr, hide),
+            _drain(process.stderr, client.stderr, os.fsencode(machine.disk)),
         )
         await process.wait()
     finally:
@@ -171,9 +172,10 @@ async def _connect(process: Process, client: asyncssh.SSHServerProcess[bytes], h
             await asyncio.wait([feeding])
 
 
-async def _feed(source: asyncssh.SSHReader[bytes], sink: asyncio.StreamWriter) -> None:
+async def _feed(machine: MachineServer, source: asyncssh.SSHReader[bytes], sink: asyncio.StreamWriter) -> None:
     try:
         while data := await source.read(_CHUNK):
+            machine.runs += data.startswith(b"go\n")  # before the input of an agent that a script starts
             sink.write(data)
             await sink.drain()
     except (OSError, asyncssh.Error, asyncssh.SignalReceived, asyncssh.BreakReceived):

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from shepherd_core.agent.endpoint import AgentRequest
-from shepherd_core.agent.takeover import AgentBinary, RunResult
+from shepherd_core.agent.takeover import AgentProgram, RunResult
 from shepherd_core.domain.clock import Clock, Deadline, Permission
 from shepherd_core.domain.errors.machine import SshTimedOut
 from shepherd_core.domain.errors.provider import MachineNotFound, ProviderUnavailable
@@ -113,14 +113,7 @@ class SimulatedMachine:
         }
         return AgentRequest("POST", "/heartbeat", headers, message, time, str(self.address))
 
-    def has(self, path: str, sha256: str, deadline: Deadline) -> bool:  # noqa: ARG002 - as the protocol
-        """Return that the agent is there since the first start."""
-        return self.starts > 0
-
-    def upload(self, binary: AgentBinary, path: str, deadline: Deadline) -> None:
-        """Take the agent."""
-
-    def run(self, path: str, stdin: bytes, deadline: Deadline) -> RunResult:  # noqa: ARG002
+    def start(self, program: AgentProgram, stdin: bytes, deadline: Deadline) -> RunResult:  # noqa: ARG002 - as the protocol
         """Start the agent, which makes its key."""
         init = TakeoverInit.FromString(stdin)
         self._machine_id, self._key = init.machine_id, Ed25519PrivateKey.generate()

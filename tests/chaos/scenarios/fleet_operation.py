@@ -8,7 +8,7 @@ from random import Random
 from uuid import UUID
 
 from shepherd_core.adapters.agent_file import OperatorsAgent
-from shepherd_core.agent.takeover import AgentBinary, RunResult
+from shepherd_core.agent.takeover import AgentProgram, RunResult
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.domain.clock import Deadline, SystemClock
@@ -44,12 +44,7 @@ class Machines:
 
     host_key = "ssh-ed25519 AAAA"
 
-    def has(self, path: str, sha256: str, deadline: Deadline) -> bool:
-        return False
-
-    def upload(self, binary: AgentBinary, path: str, deadline: Deadline) -> None: ...
-
-    def run(self, path: str, stdin: bytes, deadline: Deadline) -> RunResult:
+    def start(self, program: AgentProgram, stdin: bytes, deadline: Deadline) -> RunResult:
         init = TakeoverInit.FromString(stdin)
         key = self.keys[init.machine_id] = next(self._made).to_bytes(32, "big")
         answer = TakeoverResponse(success=TakeoverSuccess(init_message=init, key=key))

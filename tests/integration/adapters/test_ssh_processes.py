@@ -19,6 +19,7 @@ from shepherd_core.adapters.ssh.messages import RequestFailed
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.machine import SshForkServerLost, SshMisbehaved, SshTimedOut
+from shepherd_core.domain.remediation import AgentState
 
 from tests.support import processes
 from tests.support.agents.hostile_server import AFTER_LOGIN
@@ -33,7 +34,7 @@ from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.domain.clock import Deadline, SystemClock
 
 deadline = Deadline(SystemClock(), 600)
-SshDialer(sys.argv[1], "root", int(sys.argv[2]), 60).dial("127.0.0.1", None, deadline).run("hangs", b"", deadline)
+SshDialer(sys.argv[1], "root", int(sys.argv[2]), 60).dial("127.0.0.1", None, deadline).agent_state("hangs", deadline)
 """
 """A function that works on a machine."""
 
@@ -88,14 +89,14 @@ def test_the_cause_of_an_end_names_who_is_at_fault(
     AFTER_LOGIN["complaints without end"](server)
     happens()
     with pytest.raises(error, match=words):
-        connection.run("agent", b"", deadline)
+        connection.agent_state("agent", deadline)
 
 
 def test_a_process_ends_with_its_connection_however_it_ends(server: SshServer, connection: SshConnection) -> None:
     first = child()
     server.freezes_at = "program"
     with pytest.raises(SshTimedOut):
-        connection.run("agent", b"", Deadline(SystemClock(), 0.3))
+        connection.agent_state("agent", Deadline(SystemClock(), 0.3))
     eventually(lambda: not Path(f"/proc/{first}").exists())
     assert processes.below(fork_server()) == []
 
@@ -158,9 +159,9 @@ def test_a_fork_server_that_is_gone_is_started_again(
     os.kill(gone[0], signal.SIGKILL)
     eventually(lambda: not any(processes.size(pid) for pid in gone))
     with pytest.raises(SshForkServerLost):
-        connection.run("agent", b"", deadline)
+        connection.agent_state("agent", deadline)
     with closing(SshDialer(KEY, "root", server.port, connect_timeout=2).dial("127.0.0.1", None, deadline)) as second:
-        assert second.run("true", b"", deadline).exit_status == 0
+        assert second.agent_state("agent", deadline) is AgentState.ENDED
 
 
 def test_a_process_that_ends_between_two_requests_says_how(connection: SshConnection, deadline: Deadline) -> None:
@@ -168,7 +169,7 @@ def test_a_process_that_ends_between_two_requests_says_how(connection: SshConnec
     os.kill(pid, signal.SIGXCPU)
     eventually(lambda: not processes.size(pid))
     with pytest.raises(SshMisbehaved, match="processor time"):
-        connection.run("agent", b"", deadline)
+        connection.agent_state("agent", deadline)
 
 
 def test_a_process_without_its_fork_server_ends_soon(server: SshServer, connection: SshConnection) -> None:
@@ -177,7 +178,7 @@ def test_a_process_without_its_fork_server_ends_soon(server: SshServer, connecti
     server.freezes_at = "program"
     os.kill(stopped, signal.SIGSTOP)
     with pytest.raises(SshTimedOut):
-        connection.run("agent", b"", Deadline(SystemClock(), 0.2))
+        connection.agent_state("agent", Deadline(SystemClock(), 0.2))
     eventually(lambda: not processes.size(left))
     os.kill(stopped, signal.SIGCONT)
 
@@ -189,7 +190,7 @@ def test_a_process_that_cannot_be_made_is_our_fault(connection: SshConnection, d
         dialer = SshDialer(KEY, "root", listener.getsockname()[1], connect_timeout=2)
         with pytest.raises(SshForkServerLost, match="no process can be made"):
             dialer.dial("127.0.0.1", None, deadline)
-    assert connection.run("true", b"", deadline).exit_status == 0
+    assert connection.agent_state("agent", deadline) is AgentState.ENDED
     os.kill(fork_server(), signal.SIGKILL)  # for the other tests
 
 
@@ -231,6 +232,5 @@ def test_what_a_process_answers_is_checked(answer: bytes) -> None:
 
 def test_every_failure_is_one_of_ours(server: SshServer, connection: SshConnection, deadline: Deadline) -> None:
     connection.close()
-    for ask in (connection.has, connection.run):
-        with pytest.raises(ShepherdError, match="closed before"):
-            ask("agent", b"", deadline)  # type: ignore[arg-type]  # never read
+    with pytest.raises(ShepherdError, match="closed before"):
+        connection.agent_state("agent", deadline)

@@ -3,24 +3,27 @@
 import asyncio
 import hashlib
 import os
-import socket
+import shlex
+import shutil
 import stat
+import subprocess
 import threading
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE
 from typing import BinaryIO
 
 import asyncssh
 import pytest
 from asyncssh.packet import UInt32
 from shepherd_core.adapters import ssh_keys
-from shepherd_core.adapters.ssh.client import CIPHERS, Client
+from shepherd_core.adapters.ssh.client import CIPHERS
 from shepherd_core.adapters.ssh.connection import SshConnection
 from shepherd_core.adapters.ssh.dialer import SshDialer
-from shepherd_core.agent.takeover import STDERR_BYTES, RunResult
+from shepherd_core.agent.takeover import STDERR_BYTES, AgentProgram, RunResult
 from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.machine import (
     MalformedAnswer,
     SshAuthenticationFailed,
@@ -30,10 +33,14 @@ from shepherd_core.domain.errors.machine import (
     SshUploadFailed,
 )
 
+from tests.conftest import ManualClock
 from tests.support import processes
-from tests.support.agents.ssh_server import KEY, Process, SshServer, soon
+from tests.support.agents.ssh_server import KEY, Process, SshServer, ready, soon
+from tests.support.waiting import eventually
 
 MIB = 1 << 20
+UMASK = os.umask(0)
+os.umask(UMASK)
 
 
 @dataclass
@@ -67,21 +74,29 @@ def path(tmp_path: Path) -> Path:
     return folder / "the agent"
 
 
-def script(text: str) -> Agent:
-    return Agent(f"#!/bin/sh\n{text}\n".encode())
+def script(text: str, size: int = 0) -> Agent:
+    """Return an agent that does *text*, followed by so many bytes that the shell does not read."""
+    return Agent(f"#!/bin/sh\n{text}\nexit\n".encode() + os.urandom(size))
+
+
+def start(
+    server: SshServer, agent: Agent, path: Path, deadline: Deadline, stdin: bytes = b"", answer_seconds: float = 30
+) -> RunResult:
+    program = AgentProgram(binary=agent, path=str(path), answer_seconds=answer_seconds)
+    with closing(SshDialer(KEY, "root", server.port, 2).dial("127.0.0.1", None, deadline)) as connection:
+        return connection.start(program, stdin, deadline)
 
 
 @pytest.mark.parametrize("size", [0, 1, 127_999, 128_000, 128_001, 5 * MIB + 17])
-def test_upload_arrives_whole_and_executable(
-    connection: SshConnection, path: Path, deadline: Deadline, size: int
-) -> None:
-    agent = Agent(os.urandom(size))
-    assert not connection.has(str(path), agent.sha256, deadline)
-    connection.upload(agent, str(path), deadline)
+def test_upload_arrives_whole_executable_and_once(server: SshServer, path: Path, deadline: Deadline, size: int) -> None:
+    agent = Agent(script("exit 0", size).content[:size])
+    assert start(server, agent, path, deadline).exit_status == 0
     assert path.read_bytes() == agent.content
     assert stat.S_IMODE(path.stat().st_mode) == 0o755
     assert list(path.parent.iterdir()) == [path]
-    assert connection.has(str(path), agent.sha256, deadline)
+    before = path.stat()
+    assert start(server, agent, path, deadline).exit_status == 0
+    assert path.stat().st_ino == before.st_ino
 
 
 @pytest.mark.parametrize("cipher", CIPHERS)
@@ -89,21 +104,37 @@ def test_upload_survives_a_change_of_keys(cipher: str, path: Path, deadline: Dea
     """An sshd changes them after a gigabyte, or as it was told to, in the middle of whatever is sent."""
     server = SshServer(ssh_keys.public_line(KEY))
     server.options = {"encryption_algs": [cipher], "rekey_bytes": MIB}
-    agent = Agent(os.urandom(5 * MIB))
-    with server, closing(SshDialer(KEY, "root", server.port, 2).dial("127.0.0.1", None, deadline)) as connection:
-        connection.upload(agent, str(path), deadline)
+    agent = script("exit 0", 5 * MIB)
+    with server:
+        start(server, agent, path, deadline)
     assert path.read_bytes() == agent.content
 
 
-def test_running_agent_is_replaced_and_not_overwritten(
-    connection: SshConnection, path: Path, deadline: Deadline
-) -> None:
+def test_a_start_is_one_command(server: SshServer, path: Path, deadline: Deadline) -> None:
+    """A machine may allow one channel, and its shell may take seconds to be ready."""
+    commands = []
+
+    async def count(process: Process) -> None:
+        commands.append(process.command)
+        await server.shell(process)
+
+    server.program = count
+    assert start(server, script("echo done"), path, deadline).stdout == b"done\n"
+    assert len(commands) == 1
+
+
+def test_running_agent_is_replaced_and_not_overwritten(server: SshServer, path: Path, deadline: Deadline) -> None:
     """Writing to the file of a running program fails, or breaks the program."""
     path.write_bytes(b"old")
     with path.open("rb") as running:
-        connection.upload(Agent(b"new"), str(path), deadline)
+        start(server, script("exit 0"), path, deadline)
         assert running.read() == b"old"
-    assert path.read_bytes() == b"new"
+    assert path.read_bytes() == script("exit 0").content
+
+
+def test_agent_has_the_umask_of_its_user(server: SshServer, path: Path, deadline: Deadline) -> None:
+    result = start(server, script("umask"), path, deadline)
+    assert int(result.stdout, 8) == UMASK
 
 
 @pytest.mark.parametrize(
@@ -116,46 +147,72 @@ def test_running_agent_is_replaced_and_not_overwritten(
     ],
 )
 def test_failed_write_is_named_wherever_it_happens(
-    server: SshServer, connection: SshConnection, path: Path, deadline: Deadline, *, size: int, taken: int, words: str
+    server: SshServer, path: Path, deadline: Deadline, *, size: int, taken: int, words: str
 ) -> None:
     """A full disk, a read-only and a broken one are repaired in different ways; the old agent stays."""
     tools = path.parent.parent / "tools"
     tools.mkdir()
-    (tools / "cat").write_text(f"#!/bin/sh\nhead -c {taken}\necho 'cat: write error: {words}' >&2\nexit 1\n")
-    (tools / "cat").chmod(0o755)
+    (tools / "head").write_text(
+        f"#!/bin/sh\n{shutil.which('head')} -c {taken}\necho 'head: write error: {words}' >&2\nexit 1\n"
+    )
+    (tools / "head").chmod(0o755)
     server.tools = str(tools)
     path.write_bytes(b"old")
     with pytest.raises(SshUploadFailed, match=words):
-        connection.upload(Agent(os.urandom(size)), str(path), deadline)
+        start(server, Agent(os.urandom(size)), path, deadline)
     assert path.read_bytes() == b"old"
     assert list(path.parent.iterdir()) == [path], "the unfinished file still takes the space"
 
 
-def test_missing_folder_is_named(connection: SshConnection, path: Path, deadline: Deadline) -> None:
+def test_missing_folder_is_named(server: SshServer, path: Path, deadline: Deadline) -> None:
     with pytest.raises(SshUploadFailed, match=r"No such file|nonexistent"):
-        connection.upload(Agent(b"agent"), str(path / "agent"), deadline)
+        start(server, Agent(b"agent"), path / "agent", deadline)
 
 
-def test_a_folder_is_no_place_for_an_agent(connection: SshConnection, path: Path, deadline: Deadline) -> None:
+def test_a_folder_is_no_place_for_an_agent(server: SshServer, path: Path, deadline: Deadline) -> None:
     """`mv` would put each try into it, and none would ever run."""
     path.mkdir()
     with pytest.raises(SshUploadFailed, match="the agent is a folder"):
-        connection.upload(Agent(b"agent"), str(path), deadline)
+        start(server, Agent(b"agent"), path, deadline)
     assert list(path.iterdir()) == []
 
 
-def test_upload_of_another_size_is_refused(connection: SshConnection, path: Path, deadline: Deadline) -> None:
-    class Short(Agent):
-        def open(self) -> BinaryIO:
-            return in_memory(self.content[:-1])
+@pytest.mark.parametrize("shell", [name for name in ("dash", "bash", "busybox", "mksh") if shutil.which(name)])
+@pytest.mark.parametrize(
+    ("parts", "status", "left"),
+    [([], 1, b"old"), ([b"exit 4"], 1, b"old"), ([b"exit 42"], 1, b"exit 42"), ([b"exit 42", b"go\n"], 42, b"exit 42")],
+    ids=["nothing", "a part", "the agent", "all"],
+)
+def test_connection_that_breaks_anywhere_leaves_one_whole_agent(
+    server: SshServer, path: Path, deadline: Deadline, *, shell: str, parts: list[bytes], status: int, left: bytes
+) -> None:
+    """And runs none: nobody would record its key."""
+    commands = []
 
-    with pytest.raises(SshUploadFailed, match="4 bytes long instead of 5"):
-        connection.upload(Short(b"agent"), str(path), deadline)
-    assert list(path.parent.iterdir()) == []
+    async def keep(process: Process) -> None:
+        commands.append(shlex.split(process.command or "")[1:])
+        process.exit(0)
+
+    server.program = keep
+    with pytest.raises(SshError, match="hashing"):
+        start(server, Agent(b"exit 42"), path, deadline)
+    path.write_bytes(b"old")
+    shells = [shell, "sh"] if shell == "busybox" else [shell]
+    with subprocess.Popen([*shells, *commands[0]], stdin=PIPE, stdout=PIPE, bufsize=0) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for part in parts:
+            process.stdout.readline()
+            process.stdin.write(part)
+        process.stdin.close()
+        process.stdout.read()
+    assert process.returncode == status
+    assert path.read_bytes() == left
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_connection_lost_while_uploading_leaves_the_old_agent(
-    server: SshServer, connection: SshConnection, path: Path, deadline: Deadline
+    server: SshServer, path: Path, deadline: Deadline
 ) -> None:
     def cut(connection: asyncssh.SSHServerConnection, offset: int) -> None:
         if offset > MIB:
@@ -164,24 +221,35 @@ def test_connection_lost_while_uploading_leaves_the_old_agent(
     path.write_bytes(b"old")
     server.on_input = cut
     with pytest.raises(SshConnectionLost, match="while uploading"):
-        connection.upload(Agent(bytes(8 * MIB)), str(path), deadline)
+        start(server, Agent(bytes(8 * MIB)), path, deadline)
     assert path.read_bytes() == b"old"
 
 
-def test_uploads_that_were_cut_off_do_not_pile_up(connection: SshConnection, path: Path, deadline: Deadline) -> None:
+def test_nothing_is_run_when_it_is_too_late(server: SshServer, path: Path, clock: ManualClock) -> None:
+    """The agent would not be recorded, and another session may be at work on the machine by then."""
+    uploaded = threading.Event()
+    server.on_input = lambda _connection, _offset: uploaded.set()
+    late = Deadline(clock, 20, session_left=lambda: 0.0 if uploaded.is_set() else 20.0)
+    with pytest.raises(SessionExpired):
+        start(server, script(f"touch '{path.parent.parent}/ran'"), path, late)
+    eventually(lambda: server.sessions == 0)
+    assert path.exists()
+    assert not (path.parent.parent / "ran").exists()
+
+
+def test_uploads_that_were_cut_off_do_not_pile_up(server: SshServer, path: Path, deadline: Deadline) -> None:
     """An agent can exceed 100 MB, and a slow machine is tried many times."""
     leftover = path.with_name(path.name + ".0123456789abcdef.shepherd-upload")
     others = [path.with_name("the agent.conf"), path.with_name("notes.shepherd-upload")]
     for file in (leftover, *others):
         file.write_bytes(b"")
-    connection.upload(Agent(b"agent"), str(path), deadline)
+    start(server, script("exit 0"), path, deadline)
     assert sorted(path.parent.iterdir()) == sorted((path, *others))
 
 
-def test_upload_takes_little_memory_whatever_the_size(
-    connection: SshConnection, path: Path, deadline: Deadline
-) -> None:
-    size = 50 * MIB
+def test_upload_takes_little_memory_whatever_the_size(server: SshServer, path: Path, deadline: Deadline) -> None:
+    size, peaks = 50 * MIB, []
+    pids: list[int] = []
 
     class Sparse(Agent):
         @property
@@ -189,37 +257,28 @@ def test_upload_takes_little_memory_whatever_the_size(
             return size
 
         def open(self) -> BinaryIO:
-            file = in_memory(b"")
+            file = in_memory(self.content)
             file.truncate(size)
             return file
 
-    connection.upload(Agent(b""), str(path), deadline)  # so that what is imported late is
-    (process,) = processes.below(processes.running("shepherd_core.adapters.ssh.fork_server")[0])
-    before = processes.peak(process)
-    connection.upload(Sparse(b""), str(path), deadline)
+    def peak(_connection: object, _offset: int) -> None:
+        if not pids:
+            pids.extend(processes.below(processes.running("shepherd_core.adapters.ssh.fork_server")[0]))
+        peaks.append(processes.peak(pids[-1]))
+
+    server.on_input = peak
+    start(server, Sparse(b"exit 0\n"), path, deadline)
     assert path.stat().st_size == size
-    assert processes.peak(process) - before < 2 * MIB
+    assert peaks[-1] - peaks[0] < 2 * MIB
 
 
-def test_agent_that_lost_its_mode_is_mended(connection: SshConnection, path: Path, deadline: Deadline) -> None:
+def test_agent_that_lost_its_mode_is_mended(server: SshServer, path: Path, deadline: Deadline) -> None:
     """It has the right content, so it would never be uploaded again, nor run."""
-    agent = script("exit 0")
+    agent = script("exit 5")
     path.write_bytes(agent.content)
-    assert connection.has(str(path), agent.sha256, deadline)
-    assert connection.run(str(path), b"", deadline).exit_status == 0
-
-
-def test_machine_that_allows_one_channel_at_a_time_is_served(
-    server: SshServer, connection: SshConnection, path: Path, deadline: Deadline
-) -> None:
-    """As an sshd with MaxSessions 1: a channel may be opened when the last one is closed at both ends."""
-    server.max_sessions = 1
-    agent = script("exit 0")
-    for _ in range(5):
-        assert not connection.has(str(path), agent.sha256, deadline)
-        connection.upload(agent, str(path), deadline)
-        assert connection.run(str(path), b"", deadline).exit_status == 0
-        path.unlink()
+    inode = path.stat().st_ino
+    assert start(server, agent, path, deadline).exit_status == 5
+    assert path.stat().st_ino == inode
 
 
 @pytest.mark.parametrize(
@@ -230,7 +289,7 @@ def test_machine_that_allows_one_channel_at_a_time_is_served(
     ],
 )
 def test_machine_that_refuses_the_user_with_words_is_quoted(
-    server: SshServer, connection: SshConnection, path: Path, deadline: Deadline, *, status: int, words: str
+    server: SshServer, path: Path, deadline: Deadline, *, status: int, words: str
 ) -> None:
     """Cloud images let root log in and then say which user to take; that is what the operator must read."""
 
@@ -240,22 +299,21 @@ def test_machine_that_refuses_the_user_with_words_is_quoted(
 
     server.program = refuse
     with pytest.raises(SshAuthenticationFailed, match=f"runs no commands for root: {words[:16]}") as caught:
-        connection.has(str(path), "0" * 64, deadline)
+        start(server, Agent(b""), path, deadline)
     assert "\x1b" not in str(caught.value)
     assert len(str(caught.value)) < 300
 
 
-def test_greeting_of_the_shell_is_no_refusal(
-    server: SshServer, connection: SshConnection, path: Path, deadline: Deadline
-) -> None:
+def test_greeting_of_the_shell_is_no_refusal(server: SshServer, path: Path, deadline: Deadline) -> None:
+    """Nor a part of the agent's answer."""
+
     async def greet(process: Process) -> None:
         process.stdout.write(b"Welcome!\n")
         await server.shell(process)
 
     server.program = greet
-    path.write_bytes(b"agent")
-    assert connection.has(str(path), Agent(b"agent").sha256, deadline)
-    assert not connection.has(str(path), Agent(b"another").sha256, deadline)
+    for _ in range(2):
+        assert start(server, script("echo answer"), path, deadline) == RunResult(b"answer\n", b"", 0)
 
 
 BYTES = bytes(range(256)) * 250
@@ -281,12 +339,10 @@ FLOOD = "head -c 5000000 /dev/zero | tr '\\0' e >&2"
     ids=["bytes", "unread input", "two floods", "closed output"],
 )
 def test_program_gets_its_input_and_gives_its_output(
-    connection: SshConnection, path: Path, deadline: Deadline, text: str, stdin: bytes, result: RunResult
+    server: SshServer, path: Path, deadline: Deadline, text: str, stdin: bytes, result: RunResult
 ) -> None:
-    """What counts is its exit status; that of a missing program the shell gives."""
-    assert connection.run(str(path), b"", deadline).exit_status == 127
-    connection.upload(script(text), str(path), deadline)
-    assert connection.run(str(path), stdin, deadline) == result
+    """What counts is its exit status."""
+    assert start(server, script(text), path, deadline, stdin) == result
 
 
 @pytest.mark.parametrize(
@@ -299,21 +355,21 @@ def test_program_gets_its_input_and_gives_its_output(
     ids=["answer", "complaint", "silence"],
 )
 def test_program_without_end_is_cut_off(
-    connection: SshConnection, path: Path, text: str, seconds: float, error: type[Exception], words: str
+    server: SshServer, path: Path, deadline: Deadline, text: str, seconds: float, error: type[Exception], words: str
 ) -> None:
     """A program in the place of the agent must not fill our memory; a flood keeps everybody busy, and time passes."""
-    connection.upload(script(text), str(path), soon(30))
     with pytest.raises(error, match=words):
-        connection.run(str(path), b"", soon(seconds))
+        start(server, script(text), path, deadline, answer_seconds=seconds)
 
 
 def test_detached_child_that_holds_the_output_is_not_waited_for(
-    server: SshServer, connection: SshConnection, deadline: Deadline
+    server: SshServer, path: Path, deadline: Deadline
 ) -> None:
     """An agent has to stay; sshd holds the channel open for as long as the agent holds the pipe."""
     stays = threading.Event()
 
     async def answer_and_stay(process: Process) -> None:
+        await ready(process)
         process.stdout.write(b"first half, ")
         process.channel._send_request(b"exit-status", UInt32(0))
         await asyncio.sleep(0.1)  # sshd reads the pipe when it gets to it
@@ -322,96 +378,57 @@ def test_detached_child_that_holds_the_output_is_not_waited_for(
         await process.channel.wait_closed()
 
     server.program = answer_and_stay
-    result = connection.run("agent", b"init", deadline)
+    result = start(server, Agent(b""), path, deadline, b"init")
     assert stays.is_set()
     assert (result.stdout, result.exit_status) == (b"first half, second half", 0)
 
 
-def test_program_that_was_killed_has_no_exit_status(
-    server: SshServer, connection: SshConnection, deadline: Deadline
-) -> None:
+def test_program_that_was_killed_has_no_exit_status(server: SshServer, path: Path, deadline: Deadline) -> None:
     """The kernel kills an agent that needs too much memory; that is no lost connection."""
 
     async def die(process: Process) -> None:
+        await ready(process)
         process.exit_with_signal("KILL")
 
     server.program = die
-    assert connection.run("agent", b"", deadline).exit_status == -1
+    assert start(server, Agent(b""), path, deadline).exit_status == -1
 
 
-def test_late_message_to_a_closed_channel_is_not_sent(server: SshServer) -> None:
-    """A thread of ours may be between making and sending it when another answers the machine's CLOSE."""
-
-    async def end(process: Process) -> None:
-        process.exit(0)
-
-    server.program = end
-    with socket.create_connection(("127.0.0.1", server.port)) as machine:
-        client = Client(machine)
-        client.exchange_keys("ssh-ed25519")
-        client.log_in("root", KEY)
-        assert client.execute("agent", os.memfd_create("input")).exit_status == 0
-        channel = client._transport.channel
-        assert channel is not None
-        assert client._transport.unlinked.wait(20)
-        channel.eof_sent = False
-        channel.shutdown_write()
-        assert client.execute("agent", os.memfd_create("input")).exit_status == 0
-        client._transport.close()
-
-
-def test_connection_lost_while_running_is_named(
-    server: SshServer, connection: SshConnection, deadline: Deadline
-) -> None:
+def test_connection_lost_while_running_is_named(server: SshServer, path: Path, deadline: Deadline) -> None:
     async def cut(process: Process) -> None:
+        await ready(process)
         process.stdout.write(b"half")
         process.channel.get_connection().abort()
 
     server.program = cut
-    with pytest.raises(SshConnectionLost, match="while running agent"):
-        connection.run("agent", b"", deadline)
-    with pytest.raises(SshConnectionLost, match="while hashing agent"):
-        connection.has("agent", "0" * 64, deadline)
-
-
-DOINGS: dict[str, Callable[[SshConnection, str], object]] = {
-    "uploading": lambda connection, path: connection.upload(Agent(bytes(8 * MIB)), path, soon()),
-    "running": lambda connection, path: connection.run(path, b"", soon()),
-    "hashing": lambda connection, path: connection.has(path, "0" * 64, soon()),
-}
+    with pytest.raises(SshConnectionLost, match=r"while running .*the agent"):
+        start(server, Agent(b""), path, deadline)
 
 
 @pytest.mark.parametrize(
-    ("step", "doing"),
-    [
-        *((step, "uploading") for step in ("channel", "program", "input")),
-        *((step, "running") for step in ("channel", "program")),
-        ("program", "hashing"),
-    ],
+    ("step", "doing"), [("channel", "hashing"), ("program", "hashing"), ("input", "uploading"), ("input", "running")]
 )
 def test_machine_that_freezes_times_out_and_stays_lost(
-    server: SshServer, connection: SshConnection, path: Path, deadline: Deadline, *, step: str, doing: str
+    server: SshServer, connection: SshConnection, path: Path, *, step: str, doing: str
 ) -> None:
+    agent = script("exit 0", 8 * MIB)
+    if doing == "running":
+        path.write_bytes(agent.content)
     server.freezes_at = step
+    program = AgentProgram(binary=agent, path=str(path), answer_seconds=1)
     with pytest.raises(SshTimedOut, match=doing):
-        DOINGS[doing](connection, str(path))
-    with pytest.raises(SshError):
-        connection.run(str(path), b"", deadline)
-    with pytest.raises(SshError):
-        connection.upload(Agent(b"agent"), str(path), deadline)
+        connection.start(program, b"", soon(1))
+    with pytest.raises(SshError, match="lost or closed before"):
+        connection.start(program, b"", soon())
 
 
-def test_machine_without_commands_has_nothing_and_runs_nothing(
-    server: SshServer, connection: SshConnection, deadline: Deadline
-) -> None:
-    """Not to know the hash only costs an upload; not to run is a failure."""
+def test_machine_without_commands_is_named(server: SshServer, path: Path, deadline: Deadline) -> None:
     server.has_commands = False
-    assert not connection.has("agent", "0" * 64, deadline)
-    with pytest.raises(SshError, match="running agent"):
-        connection.run("agent", b"", deadline)
+    with pytest.raises(SshError, match=r"hashing .*the agent"):
+        start(server, Agent(b""), path, deadline)
 
 
-def test_hash_that_floods_is_no_hash(server: SshServer, connection: SshConnection, deadline: Deadline) -> None:
+def test_words_without_end_are_no_answer(server: SshServer, path: Path, deadline: Deadline) -> None:
     async def flood(process: Process) -> None:
         for _ in range(64):
             process.stdout.write(bytes(65_536))
@@ -419,4 +436,5 @@ def test_hash_that_floods_is_no_hash(server: SshServer, connection: SshConnectio
         process.exit(0)
 
     server.program = flood
-    assert not connection.has("agent", "0" * 64, deadline)
+    with pytest.raises(MalformedAnswer, match="more than 64 KiB"):
+        start(server, Agent(b""), path, deadline)

@@ -16,7 +16,7 @@ import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.agent_file import OperatorsAgent
 from shepherd_core.adapters.ssh.dialer import SshDialer
-from shepherd_core.agent.takeover import MachineConnection, RunResult
+from shepherd_core.agent.takeover import AgentProgram, MachineConnection, RunResult
 from shepherd_core.bmdb.agents import host_keys
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.work import history
@@ -80,8 +80,8 @@ class _Overheard:
         self._ear = ear
         ear.open.add(connection)
 
-    def run(self, path: str, stdin: bytes, deadline: Deadline) -> RunResult:
-        result = self._connection.run(path, stdin, deadline)
+    def start(self, program: AgentProgram, stdin: bytes, deadline: Deadline) -> RunResult:
+        result = self._connection.start(program, stdin, deadline)
         self._ear.answers.append(result.stdout)
         return result
 

@@ -24,7 +24,7 @@ from typing import Any
 import asyncssh
 from asyncssh.packet import Byte, String, UInt32
 
-from tests.support.agents.ssh_server import Process, SshServer
+from tests.support.agents.ssh_server import Process, SshServer, ready
 
 MANY = 2**32 - 1
 VERSION = b"SSH-2.0-OpenSSH_9.9\r\n"
@@ -90,12 +90,8 @@ async def _list_folder(stdin: Any, stdout: Any) -> None:
 
 
 async def _said(process: Process) -> None:
-    await process.stdin.read()
-    if "sha256sum" in (process.command or ""):
-        process.stdout.write(b"yes\n")
-        process.exit(0)
-    else:
-        process.exit(3)
+    await ready(process)
+    process.exit(3)
 
 
 def _lie_over_sftp(server: SshServer) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
@@ -44,8 +45,6 @@ class SshServer:
         self.on_input: Callable[[asyncssh.SSHServerConnection, int], None] = lambda _connection, _offset: None
         """Called with each piece of a command's input and its offset."""
         self.sessions = 0
-        self.max_sessions = 10
-        """How many channels a client may have open at once."""
         self.tools = ""
         """A folder with programs that the shell finds before others."""
         self.on_login: Callable[[asyncssh.SSHServerConnection], None] = lambda _connection: None
@@ -186,8 +185,6 @@ class _Guard(asyncssh.SSHServer):
 
     def session_requested(self) -> asyncssh.SSHServerProcess[bytes]:
         self._server.reach("channel")
-        if self._server.sessions >= self._server.max_sessions:
-            raise asyncssh.ChannelOpenError(asyncssh.OPEN_RESOURCE_SHORTAGE, "too many sessions")
         self._server.sessions += 1
         return _Session(self._server)
 
@@ -213,6 +210,12 @@ class _Session(asyncssh.SSHServerProcess[bytes]):
 
     def exec_requested(self, command: str) -> bool:
         return self._server.has_commands and super().exec_requested(command)
+
+
+async def ready(process: Process) -> None:
+    """Say that the machine has the agent, and wait until it is to run."""
+    process.stdout.write(f"yes-{shlex.split(process.command or '')[-1]}\n".encode())
+    await process.stdin.readline()
 
 
 def soon(seconds: float = 0.3) -> Deadline:

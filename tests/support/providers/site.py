@@ -38,13 +38,7 @@ class _Connection:
     address: str
     host_key: str = HOST_KEY
 
-    def has(self, _path: str, _sha256: str, _deadline: Deadline) -> bool:
-        return True
-
-    def upload(self, binary: object, path: str, deadline: Deadline) -> None:
-        raise NotImplementedError
-
-    def run(self, _path: str, stdin: bytes, _deadline: Deadline) -> RunResult:
+    def start(self, _program: object, stdin: bytes, _deadline: Deadline) -> RunResult:
         """Replace the agent by one that reports to the endpoint that it is told."""
         if self.site.start_error:
             raise self.site.start_error

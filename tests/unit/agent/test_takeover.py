@@ -1,13 +1,12 @@
 """The agent handshake: what is done in which order, and every answer that is not good enough."""
 
 import io
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from shepherd_core.agent.takeover import (
     STDERR_BYTES,
-    AgentBinary,
     AgentProgram,
     RunResult,
     Takeover,
@@ -15,8 +14,6 @@ from shepherd_core.agent.takeover import (
     take_over,
 )
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors import TimeLimitExceeded
-from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.machine import (
     AgentExited,
     AgentRefused,
@@ -27,8 +24,6 @@ from shepherd_core.domain.errors.machine import (
 )
 from shepherd_core.domain.pb.agent_pb2 import TakeoverError as AgentsError
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse, TakeoverSuccess
-
-from tests.conftest import ManualClock
 
 KEY = bytes(range(32))
 INIT = TakeoverInit(machine_id="7b1d", bmaas_endpoint="https://bmaas.example", ca_certificate=b"\x30der")
@@ -45,32 +40,11 @@ class Machine:
     answer: bytes = b""
     stderr: bytes = b""
     exit_status: int = 0
-    files: dict[str, str] = field(default_factory=dict)
-    steps: list[str] = field(default_factory=list)
     stdin: bytes = b""
-    seconds_to_answer: float = 0
-    seconds_per_step: float = 0
-    clock: ManualClock | None = None
 
-    def has(self, path: str, sha256: str, _deadline: Deadline) -> bool:
-        self._step("has")
-        return self.files.get(path) == sha256
-
-    def upload(self, binary: AgentBinary, path: str, _deadline: Deadline) -> None:
-        self._step("upload")
-        self.files[path] = binary.sha256
-
-    def run(self, path: str, stdin: bytes, deadline: Deadline) -> RunResult:
-        assert path in self.files
-        self.seconds_to_answer = deadline.left()
-        self._step("run")
+    def start(self, _program: AgentProgram, stdin: bytes, _deadline: Deadline) -> RunResult:
         self.stdin = stdin
         return RunResult(self.answer, self.stderr, self.exit_status)
-
-    def _step(self, name: str) -> None:
-        self.steps.append(name)
-        if self.clock is not None:
-            self.clock.now += self.seconds_per_step
 
 
 def success(key: bytes = KEY, warnings: tuple[str, ...] = (), **other: Any) -> bytes:
@@ -90,32 +64,10 @@ def take(machine: Machine, deadline: Deadline) -> Takeover:
     return take_over(machine, program, INIT, deadline)  # type: ignore[arg-type]  # all of a connection that is used
 
 
-def test_agent_is_uploaded_run_and_recorded(deadline: Deadline) -> None:
+def test_agent_is_started_and_recorded(deadline: Deadline) -> None:
     machine = Machine(success(warnings=("no EFI",)), stderr=b"hello\n")
     assert take(machine, deadline) == Takeover(KEY, ("no EFI",), "hello\n")
-    assert machine.steps == ["has", "upload", "run"]
     assert TakeoverInit.FromString(machine.stdin) == INIT
-
-
-@pytest.mark.parametrize(
-    ("seconds_per_step", "session_left", "error"), [(6, 60.0, TimeLimitExceeded), (0, 0.0, SessionExpired)]
-)
-def test_nothing_is_run_when_it_is_too_late(
-    clock: ManualClock, seconds_per_step: int, session_left: float, error: type[Exception]
-) -> None:
-    """The agent would not be recorded, and another session may be at work on the machine by then."""
-    machine = Machine(success(), clock=clock, seconds_per_step=seconds_per_step)
-    with pytest.raises(error):
-        take(machine, Deadline(clock, 10, session_left=lambda: session_left))
-    assert machine.steps == ["has", "upload"]
-
-
-@pytest.mark.parametrize(("seconds", "left"), [(100, 30), (20, 20)])
-def test_agent_has_a_time_limit_of_its_own_to_answer(clock: ManualClock, seconds: float, left: float) -> None:
-    """An upload may take long, an answer may not; and neither may take longer than the machine was given."""
-    machine = Machine(success())
-    take(machine, Deadline(clock, seconds))
-    assert machine.seconds_to_answer == left
 
 
 @pytest.mark.parametrize(

@@ -73,35 +73,21 @@ class MachineConnection(Protocol):
     def host_key(self) -> str:
         """Return the host key that the machine proved to hold, ``ssh-ed25519 AAAA...``."""
 
-    def has(self, path: str, sha256: str, deadline: Deadline) -> bool:
+    def start(self, program: AgentProgram, stdin: bytes, deadline: Deadline) -> RunResult:
         """
-        Return whether the file at *path* has that SHA-256; if so, make it executable.
+        Make sure that *program* is on the machine, run it with *stdin*, and return what it wrote until its end.
 
-        False also if that cannot be determined.
+        A file there with its SHA-256 is made executable; any other, also if that
+        cannot be determined, is replaced atomically, mode 0755. A program that
+        runs from the old file keeps running. If the upload fails, the old file is
+        still there. A connection serves for one start or one look.
 
         Raises:
             SshAuthenticationFailed: the machine lets our user in, but answers the command with some other text.
-        """
-
-    def upload(self, binary: AgentBinary, path: str, deadline: Deadline) -> None:
-        """
-        Put *binary* at *path*, mode 0755, replacing the file there atomically.
-
-        A program that runs from the old file keeps running. If this fails, the
-        old file is still there; it may be called again.
-
-        Raises:
             SshUploadFailed: disk full, not permitted, ...; repeats the machine's message.
-        """
-
-    def run(self, path: str, stdin: bytes, deadline: Deadline) -> RunResult:
-        """
-        Run the program at *path* with *stdin*, wait for its end, and return what it wrote.
-
-        When this raises, the program may be running.
-
-        Raises:
-            MalformedAnswer: it wrote more than 64 KiB to its standard output.
+            MalformedAnswer: more than 64 KiB were written to the standard output.
+            TimeLimitExceeded, SessionExpired: it was too late; the program was not run.
+            SshError: the connection failed; the program may be running.
         """
 
     def agent_state(self, path: str, deadline: Deadline) -> AgentState:
@@ -176,10 +162,7 @@ def take_over(connection: MachineConnection, program: AgentProgram, init: Takeov
         SshError: the connection failed; its type and text say how.
         TimeLimitExceeded, SessionExpired: it was too late; nothing was run.
     """
-    if not connection.has(program.path, program.binary.sha256, deadline):
-        connection.upload(program.binary, program.path, deadline)
-    deadline.check()
-    result = connection.run(program.path, init.SerializeToString(), deadline.within(program.answer_seconds))
+    result = connection.start(program, init.SerializeToString(), deadline)
     stderr = result.stderr[-STDERR_BYTES:].decode(errors="replace")
     try:
         success = _success(result, stderr, init)
@@ -210,9 +193,7 @@ def _success(result: RunResult, stderr: str, init: TakeoverInit) -> TakeoverSucc
         last_words = printable(stderr[-_DETAIL:], _DETAIL)
         raise AgentExited(f"the agent exited {how}" + (f": {last_words}" if last_words else ""))
     if not answer.HasField("success"):
-        shown = printable(
-            result.stdout[:_DETAIL].decode(errors="replace"), _DETAIL
-        )  # often of a login script that prints
+        shown = printable(result.stdout[:_DETAIL].decode(errors="replace"), _DETAIL)
         what = f"{len(result.stdout)} bytes that are not a TakeoverResponse: {shown}" if result.stdout else "nothing"
         raise MalformedAnswer(f"the agent answered {what}") from fault
     success = answer.success

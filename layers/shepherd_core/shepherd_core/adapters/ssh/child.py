@@ -103,7 +103,7 @@ def _answer(client: Client, request: dict[str, Any], stdin: int = -1) -> bytes:
                 client.log_in(request["user"], request["key"])
                 return messages.encode({})
             case _:
-                return messages.encode_result(client.execute(request["command"], stdin))
+                return messages.encode_result(client.execute(request["command"], stdin, request["until"].encode()))
     except RequestFailed as error:
         failure, text = error.failure, error.text
     except ProtocolViolation as error:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import paramiko
-from paramiko.common import MSG_CHANNEL_CLOSE, MSG_CHANNEL_OPEN, MSG_EXT_INFO
+from paramiko.common import MSG_CHANNEL_CLOSE, MSG_EXT_INFO
 from paramiko.kex_curve25519 import KexCurve25519
 from paramiko.packet import Packetizer
 from paramiko.ssh_exception import IncompatiblePeer
@@ -50,7 +50,6 @@ _SEND_BYTES = 1 << 17
 _NO_STATUS = -1  # paramiko: ended without an exit status
 _GRACE_SECONDS = 1.0  # after the exit status, for output that is still in transit
 _POLL_SECONDS = 0.05  # paramiko does not signal an exit status
-_CLOSING_SECONDS = 5.0  # how long a machine may take to close a channel, or to allow another
 _EXTENSION_BYTES = 8  # the shortest: two empty texts
 _RSA = ("rsa-sha2-512", "rsa-sha2-256")  # the algorithms behind a key of type ssh-rsa
 
@@ -68,7 +67,7 @@ class Client:
         self._transport = _Transport(sock, packetizer_class=_Packetizer)
         self._packetizer: _Packetizer = self._transport.packetizer  # type: ignore[assignment]  # we gave the class
         self._transport.banner_timeout = self._transport.auth_timeout = _NEVER
-        self._feeder: threading.Thread | None = None
+        self._channel: paramiko.Channel
 
     def exchange_keys(self, kind: str) -> str:
         """Exchange keys, and return the machine's host key; of *kind*, such as ``ssh-ed25519``, if it has one."""
@@ -98,14 +97,20 @@ class Client:
         if missing:
             raise RequestFailed(SshFailure.LOGIN, f"it requires more: {', '.join(missing)}")
 
-    def execute(self, command: str, stdin: int) -> RunResult:
-        """Run *command* with the file *stdin* as its input, wait for its end, and return what it wrote."""
+    def execute(self, command: str, stdin: int, until: bytes) -> RunResult:
+        """
+        Run *command*, the only one of this connection; or, if it is empty, go on with it.
+
+        Send the file *stdin*, and return what the command writes up to *until*. Without that, end its input, and wait
+        for its end.
+        """
         try:
-            channel = self._open_channel()
-            channel.exec_command(command)
-            self._feeder = threading.Thread(target=_feed, args=(channel, stdin), daemon=True)
-            self._feeder.start()
-            result = self._read(channel)
+            if command:
+                self._channel = self._transport.channel = self._transport.open_session()
+                self._channel.exec_command(command)
+            channel = self._channel
+            threading.Thread(target=_feed, args=(channel, stdin, not until), daemon=True).start()
+            result = self._read(channel, until)
         except (RequestFailed, MemoryError):
             raise
         except Exception as error:
@@ -115,28 +120,8 @@ class Client:
             raise self._failed(EOFError("before the program ended"))
         return result
 
-    def _open_channel(self) -> paramiko.Channel:
-        """Open a channel when the last one is closed: a machine may allow one at a time."""
-        last = self._transport.channel
-        if last is not None and self._feeder is not None:
-            last.close()
-            self._feeder.join(_CLOSING_SECONDS)  # the next channel may get the same number
-            self._transport.unlinked.wait(_CLOSING_SECONDS)
-        clock = SystemClock()
-        ends = clock.monotonic() + _CLOSING_SECONDS
-        while True:
-            self._transport.unlinked.clear()
-            try:
-                self._transport.channel = channel = self._transport.open_session()
-            except paramiko.ChannelException:  # sshd may count a channel for a while after it has closed it
-                if clock.monotonic() > ends:
-                    raise
-                clock.sleep(_POLL_SECONDS)
-            else:
-                return channel
-
-    def _read(self, channel: paramiko.Channel) -> RunResult:
-        """Read both outputs until the program has ended."""
+    def _read(self, channel: paramiko.Channel, until: bytes) -> RunResult:
+        """Read both outputs until the program has ended, or has written *until*."""
         clock = SystemClock()
         stdout, stderr = bytearray(), b""
         grace_ends: float | None = None
@@ -147,6 +132,8 @@ class Client:
             ended, complete = channel.exit_status_ready(), channel.eof_received or channel.closed
             if channel.recv_ready():
                 stdout += channel.recv(_READ_BYTES)
+            if until and until in stdout:
+                return RunResult(bytes(stdout), stderr, _NO_STATUS)
             if len(stdout) > STDOUT_BYTES:
                 raise RequestFailed(SshFailure.FLOODED, f"the program wrote more than {STDOUT_BYTES >> 10} KiB")
             if channel.recv_stderr_ready():
@@ -185,7 +172,7 @@ def _handle_close(channel: paramiko.Channel, message: paramiko.Message) -> None:
 
 
 class _Transport(paramiko.Transport):
-    """Offers one key exchange, and tells when it has ended and when a channel is closed at both ends."""
+    """Offers one key exchange, and tells when it has ended."""
 
     _kex_info: dict[str, Any] = dict.fromkeys(KEY_EXCHANGES, KexCurve25519)
     _preferred_kex = KEY_EXCHANGES
@@ -196,9 +183,7 @@ class _Transport(paramiko.Transport):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self.channel: paramiko.Channel | None = None
-        self.unlinked = threading.Event()
         self.ended = threading.Event()
-        self._closed = b""
         super().__init__(*arguments, **named)
 
     def run(self) -> None:
@@ -209,22 +194,6 @@ class _Transport(paramiko.Transport):
             if self.channel is not None:
                 self.channel.event.set()
             SystemClock().sleep(_POLL_SECONDS)
-
-    def _send_message(self, data: paramiko.Message) -> None:
-        """Send nothing more to a closed channel: a thread may have held it back, and sshd then ends the connection."""
-        kind, channel = data.asbytes()[0], data.asbytes()[1:5]
-        if kind == MSG_CHANNEL_OPEN:
-            self._closed = b""
-        elif kind in self._channel_handler_table:
-            if channel == self._closed:
-                return
-            if kind == MSG_CHANNEL_CLOSE:
-                self._closed = channel
-        super()._send_message(data)  # type: ignore[misc]  # not in the stubs
-
-    def _unlink_channel(self, chanid: int) -> None:
-        super()._unlink_channel(chanid)  # type: ignore[misc]  # not in the stubs
-        self.unlinked.set()
 
 
 class _Packetizer(Packetizer):
@@ -268,9 +237,10 @@ class _Packetizer(Packetizer):
         raise self.refused
 
 
-def _feed(channel: paramiko.Channel, stdin: int) -> None:
-    """Send the file *stdin* to the program, then the end of input."""
+def _feed(channel: paramiko.Channel, stdin: int, last: bool) -> None:  # noqa: FBT001 - for a thread
+    """Send the file *stdin* to the program and, if it is the *last*, the end of input."""
     with suppress(OSError), os.fdopen(stdin, "rb", buffering=0) as source:  # a program may read no further
         while data := source.read(_SEND_BYTES):
             channel.sendall(data)
-        channel.shutdown_write()
+        if last:
+            channel.shutdown_write()

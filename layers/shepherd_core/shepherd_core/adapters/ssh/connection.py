@@ -38,7 +38,7 @@ from shepherd_core.domain.remediation import AgentState
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from shepherd_core.agent.takeover import AgentBinary
+    from shepherd_core.agent.takeover import AgentProgram
     from shepherd_core.domain.clock import Deadline
 
 HANDSHAKE_SECONDS = 15.0
@@ -49,17 +49,22 @@ UPLOAD_BYTES_PER_SECOND = 4_000_000
 """Of processor time: an upload may use more, by the size of the agent."""
 
 # Fixed scripts, run as `sh -c SCRIPT shepherd ARGUMENT...`, so that the user's shell may be any.
-_HAS = 's=$(sha256sum < "$1"); [ "${s%% *}" = "$2" ] && { [ -x "$1" ] || chmod 755 "$1"; } && echo yes || echo no'
-"""Say yes if $1 has the hash $2, and make it executable."""
-_UPLOAD = (
-    'if [ -d "$1" ]; then echo "$1 is a folder" >&2; exit 1; fi; '
-    'for old in "$1".*.shepherd-upload; do [ ! -e "$old" ] || rm -f "$old"; done; umask 077; '
-    'cat > "$2" && n=$(wc -c < "$2") && if [ "$n" -eq "$3" ]; '
-    'then chmod 755 "$2" && mv -f "$2" "$1" && exit; '
-    'else echo "$2 is $n bytes long instead of $3" >&2; fi; '
-    'rm -f "$2"; exit 1'
+_START = (
+    'has() { s=$(sha256sum < "$1"); [ "${s%% *}" = "$2" ] && { [ -x "$1" ] || chmod 755 "$1"; }; }; '
+    'put() ( if [ -d "$1" ]; then echo "$1 is a folder" >&2; exit 1; fi; '
+    'for old in "$1".*.shepherd-upload; do [ ! -e "$old" ] || rm -f "$old"; done; '
+    "new=$1.$4.shepherd-upload; umask 077; "
+    'head -c "$3" > "$new" && n=$(wc -c < "$new") && if [ "$n" -eq "$3" ]; '
+    'then chmod 755 "$new" && mv -f "$new" "$1" && exit; '
+    'else rm -f "$new"; echo "$new is $n bytes long instead of $3" >&2; fi; '
+    'rm -f "$new"; exit 1 ); '
+    'has "$@" 2> /dev/null || { echo "no-$4" && put "$@"; } && echo "yes-$4" && read -r go && exec "$1"'
 )
-"""Write the input to $2 and, if it has $3 bytes, move it to $1; remove the files of uploads that were cut off."""
+"""
+Run $1 with the input that follows the line "go". If it has not the hash $2, say no, write $3 bytes of the input to a
+new file, and move that to $1; remove the files of uploads that were cut off. Say yes when it may be run. Both words end
+with $4: a login script may have written others before.
+"""
 _STATE = (
     'has() { for file in "/proc/$1/fd/"*; do [ "$file" -ef "$2" ] && return; done; return 1; }; '
     'read -r pid < "$1.pid"; has "${pid:-0}" "$1.pid" || { pid=; for process in /proc/[0-9]*; do '
@@ -108,56 +113,45 @@ class SshConnection:
         with self._step(f"logging in as {self._user} at"):
             self._ask({"do": "log in", "user": self._user, "key": key}, deadline, HANDSHAKE_SECONDS)
 
-    def has(self, path: str, sha256: str, deadline: Deadline) -> bool:
+    def start(self, program: AgentProgram, stdin: bytes, deadline: Deadline) -> RunResult:
         """See ``takeover.MachineConnection``."""
-        try:
-            result = self._execute(_script(_HAS, path, sha256), b"", f"hashing {path} at", deadline)
-        except (SshTimedOut, SshConnectionLost, SshMisbehaved, SshForkServerLost):
-            raise
-        except (SshError, MalformedAnswer):
-            return False
-        return self._said(result, "yes", "no") == "yes"
+        binary, path, word = program.binary, program.path, secrets.token_hex(8)
+        no, yes = f"no-{word}", f"yes-{word}"
+        command = _script(_START, path, binary.sha256, str(binary.size), word)
+        with self._step(f"hashing {path} at"), self._file(b"") as source:
+            said = self._said(self._execute(command, source, deadline, until=word), no, yes)
+        if said == no:
+            seconds = PROCESSOR_SECONDS + binary.size / UPLOAD_BYTES_PER_SECOND
+            with self._step(f"uploading {path} to", SshUploadFailed), binary.open() as source:
+                self._said(self._execute("", source, deadline, until=word, processor_seconds=seconds), yes)
+        deadline.check()
+        with self._step(f"running {path} at"), self._file(b"go\n" + stdin) as source:
+            return self._execute("", source, deadline.within(program.answer_seconds))
 
     def agent_state(self, path: str, deadline: Deadline) -> AgentState:
         """See ``takeover.MachineConnection``."""
-        doing = f"looking for the agent {path} at"
-        said = self._said(self._execute(_script(_STATE, path), b"", doing, deadline), *AgentState)
-        if not said:
-            raise SshError(f"{doing} {self._peer} failed: it said nothing")
-        return AgentState(said)
+        with self._step(f"looking for the agent {path} at"), self._file(b"") as source:
+            return AgentState(self._said(self._execute(_script(_STATE, path), source, deadline), *AgentState))
 
     def _said(self, result: RunResult, *words: str) -> str:
-        """Return the one of *words* that the command said or, if it said nothing, an empty text."""
+        """Return the one of *words* that the command said last."""
         said = result.stdout.decode(errors="replace").split()
-        if said and said[-1] not in words:
+        if not said:
+            text = printable(result.stderr.decode(errors="replace"), DETAIL) or f"exit status {result.exit_status}"
+            raise RequestFailed(SshFailure.FAILED, text)
+        if said[-1] not in words:
             refusal = printable(" ".join(said), DETAIL)
             raise SshAuthenticationFailed(f"{self._peer} runs no commands for {self._user}: {refusal}")
-        return said[-1] if said else ""
-
-    def upload(self, binary: AgentBinary, path: str, deadline: Deadline) -> None:
-        """See ``takeover.MachineConnection``."""
-        command = _script(_UPLOAD, path, f"{path}.{secrets.token_hex(8)}.shepherd-upload", str(binary.size))
-        processor_seconds = PROCESSOR_SECONDS + binary.size / UPLOAD_BYTES_PER_SECOND
-        request = {"do": "execute", "command": command, "processor_seconds": processor_seconds}
-        with self._step(f"uploading {path} to", SshUploadFailed), binary.open() as source:
-            result = messages.result(self._ask(request, deadline, stdin=source.fileno()))
-            if result.exit_status != 0:
-                words = (result.stderr or result.stdout).decode(errors="replace")
-                text = printable(words, DETAIL) or f"exit status {result.exit_status}"
-                raise RequestFailed(SshFailure.FAILED, text)
-
-    def run(self, path: str, stdin: bytes, deadline: Deadline) -> RunResult:
-        """See ``takeover.MachineConnection``."""
-        return self._execute(shlex.quote(path), stdin, f"running {path} at", deadline)
+        return said[-1]
 
     def close(self) -> None:
         """See ``takeover.MachineConnection``."""
         self._lost = True
         self._requests.close()
 
-    def _execute(self, command: str, stdin: bytes, doing: str, deadline: Deadline) -> RunResult:
-        with self._step(doing), self._file(stdin) as source:
-            return messages.result(self._ask({"do": "execute", "command": command}, deadline, stdin=source.fileno()))
+    def _execute(self, command: str, stdin: IO[bytes], deadline: Deadline, **more: Any) -> RunResult:
+        request = {"do": "execute", "command": command, "until": "", **more}
+        return messages.result(self._ask(request, deadline, stdin=stdin.fileno()))
 
     @contextmanager
     def _file(self, content: bytes) -> Iterator[IO[bytes]]:
