@@ -9,6 +9,7 @@ from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
+from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.bmdb import MachineUnknown
 from shepherd_core.domain.machine import HostKeyOrigin, Process, ProviderId
@@ -16,7 +17,7 @@ from shepherd_core.domain.remediation import REINSTALL, USUAL_TIMEOUTS, NextStep
 
 from tests.support import defaults
 from tests.support.bmdb.fleet import Fleet, claimed, ids
-from tests.support.bmdb.work_ends import finish_recovery
+from tests.support.bmdb.work_ends import ENDS, End
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 KEY = bytes(range(32))
@@ -87,24 +88,36 @@ def test_a_failure_pins_no_host_key(fleet: Fleet, session: Session) -> None:
     assert fleet.sql("SELECT 1 FROM machine_host_key") == []
 
 
-@pytest.mark.parametrize("process", [START, RECOVER])
-def test_finishing_resets_the_backoff(fleet: Fleet, session: Session, process: Process) -> None:
-    machine_id = fleet.provided_machine() if process is START else fleet.unhealthy_machine()
-    (held,) = claimed(session, process)
-    work.fail(session, {held: Failure(ShepherdError("no luck"), 60)})
-    fleet.pass_time(60)
-    (held,) = claimed(session, process)
-    assert held.last_interval_seconds == 60
-    if process is START:
-        work.finish_agent_start(session, {held: AgentStarted(KEY, None)})
-        fleet.change("DELETE FROM machine_agent_started")
-    else:
-        finish_recovery(session, [held], 0)
-        fleet.change(
-            f"INSERT INTO machine_agent_started VALUES ('{machine_id}', now() - interval '1 day', '\\x{KEY.hex()}')"
-        )
-    (held,) = claimed(session, process)
-    assert held.last_interval_seconds is None
+NO_LUCK = End(
+    RECOVER,
+    "Failed",
+    lambda session, held: remediation.leave_alone(
+        session, dict.fromkeys(held, ShepherdError("?")), Backoff(60, None, None)
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("end", "kept"),
+    [
+        (ENDS["finish_agent_start"], []),
+        (ENDS["finish_recovery"], [[None, 0]]),
+        (ENDS["leave_alone"], []),
+        (ENDS["end_undone (failed)"], [[60.0, 0]]),
+        (NO_LUCK, [[60.0, 0]]),
+    ],
+    ids=lambda value: value.event if isinstance(value, End) else None,
+)
+def test_what_an_end_keeps_of_backoff_and_deaths(fleet: Fleet, session: Session, end: End, kept: list[object]) -> None:
+    """The function survived the machine, and what ended well backs off no further."""
+    fleet.sql(
+        "INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds, deaths) "
+        "VALUES (:id, :process, now(), '?', 30, 3)",
+        id=end.due_machine(fleet),
+        process=end.process,
+    )
+    end.end(session, claimed(session, end.process))
+    assert fleet.sql("SELECT last_interval_seconds, deaths FROM work_backoff") == kept
 
 
 @pytest.mark.parametrize("other", [START, RECOVER])
