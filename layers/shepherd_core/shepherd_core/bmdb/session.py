@@ -201,23 +201,18 @@ class Session:
             CommitUnknown: one is still running after the longest time that a statement may take, or the server
                 cannot be reached.
         """
-        for last_try in (False, True):
-            if self._unanswered is None:
-                return
-            self._fence += 1
-            try:
-                self.connection.run("fence_session", **self.key)
-            except CommitUnknown:
-                if last_try:
-                    raise
-            except StatementFailed as error:
-                if error.sqlstate != _CANCELED:
-                    raise
-                self._end = float("-inf")
-                message = f"the answer to {self._unanswered} was lost, and the server is still running it"
-                raise CommitUnknown(message) from error
-            else:
-                self._unanswered = None
+        if self._unanswered is None:
+            return
+        self._fence += 1
+        try:
+            self.connection.run("fence_session", **self.key)
+        except StatementFailed as error:
+            if error.sqlstate != _CANCELED:
+                raise
+            self._end = float("-inf")
+            message = f"the answer to {self._unanswered} was lost, and the server is still running it"
+            raise CommitUnknown(message) from error
+        self._unanswered = None
 
     def start_renewing(self, call: Callable[[], T]) -> Callable[[], T]:
         """
