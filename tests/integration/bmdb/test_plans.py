@@ -92,19 +92,10 @@ ANALYZE;
 
 # These have about as many rows as there are workers, pauses, creations and recoveries in progress.
 SMALL = {
-    "capacity_penalties",
-    "machine_grace",
-    "machine_creation_intent",
-    "machine_release",
-    "pauses",
-    "provider_listings",
-    "provisioner_lock",
-    "recovery_policy",
-    "schema_migrations",
-    "sessions",
-    "recovery_budgets",
+    "capacity_penalties", "machine_grace", "machine_creation_intent", "machine_release", "pauses",
+    "provider_listings", "provisioner_lock", "recovery_policy", "schema_migrations", "sessions", "recovery_budgets",
     "work",
-}
+}  # fmt: skip
 
 # A page of the list has a hundred machines, whose state and pauses are looked up separately. Quarantine reads the
 # history of its machines. A thousand history rows are deleted at a time.
@@ -179,142 +170,52 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
     (session_id,) = driver.run("SELECT session_id FROM work LIMIT 1")[0]
     held = [row[0] for row in driver.run("SELECT machine_id FROM work WHERE process = 'ShepherdAgentStart'")]
     return {
-        "session_id": session_id,
-        "fence": 0,
-        "machine_ids": held,
-        "machine_id": held[0],
-        "process": "ShepherdAgentStart",
-        "provider": "static",
-        "users": ["shepherd"],
-        "limit": BATCH,
-        "startup_timeout_seconds": 1800,
-        "heartbeat_timeout_seconds": 600,
-        "boot_wait_seconds": 120,
-        "grace_seconds": 1800,
-        "failed_steps": True,
-        "cooldown_seconds": 600,
-        "boot_seconds": 600,
-        "created": True,
-        "waiting": 1,
-        "max_machines": 50,
-        "rebooted": True,
-        "released": True,
-        "loses_agent": True,
-        "kind": "ssh-refused",
-        "asked_step": "reboot",
-        "replace": True,
-        "host_key": "key",
-        "known": held[:1],
-        "public_key": "5e" * 32,
-        "signed_at": 1,
-        "report_interval": 240,
-        "failed_attempts": 0,
-        "time": 1,
-        "tolerance_seconds": 1e12,
-        "raw": "00",
-        "hardware_threads": 1,
-        "memory_bytes": 1,
-        "disks": 1,
-        "disk_bytes": 1,
-        "result": "Success",
-        "event": "Recovered",
-        "after": UUID(int=2**127),
-        "component_name": "test",
-        "runtime_info": "a test",
-        "seconds": 60,
-        "needed_schema": 1,
-        "known_schema": 3,
-        "statement": "30s",
-        "lock": "0",
-        "idle": "35s",
-        "cause": "no luck",
-        "outcome": "Failed",
-        "counts": "{}",
-        "loop": "recoverer",
-        "loop_provider": "static",
-        "settings_hash": "5e771465",
-        "code_version": "c0de",
-        "capacity_id": "rack",
-        "reason": "?",
-        "owner": "me",
-        "pause_id": UUID(int=1),
-        "provider_id": "new",
-        "provider_reservation_id": None,
-        "provider_ip_address": None,
-        "provider_location": None,
-        "provider_status": None,
-        "provider_failure": None,
-        "provider_hardware": None,
-        "provider_labels": "{}",
-        "respect_pauses": True,
-        "how": "Forgotten",
-        "fresh_seconds": 3600,
-        "despite_heartbeat": True,
-        "holder": session_id,
-        "labels": None,
-        "location": None,
-        "locations": None,
-        "kinds": None,
-        "generation": 3,
-        "request": "00",
-        "requested": None,
-        "reported": None,
-        "reported_result": None,
-        "days": 1,
-        "ages": [3600.0, 60.0],
-        "each": 30,
-        "examine": EXAMINED,
-        "states": None,
-        "providers": None,
-        "paused": None,
-        "remark": None,
-        "added": '{"role": "db"}',
+        **dict.fromkeys((
+            "failed_steps", "created", "rebooted", "released", "loses_agent", "replace", "respect_pauses",
+            "despite_heartbeat"
+        ), True),
+        **dict.fromkeys((
+            "waiting", "signed_at", "time", "hardware_threads", "memory_bytes", "disks", "disk_bytes",
+            "needed_schema", "days"
+        ), 1),
+        **dict.fromkeys((
+            "provider_reservation_id", "provider_ip_address", "provider_location", "provider_status",
+            "provider_failure", "provider_hardware", "labels", "location", "locations", "kinds", "requested",
+            "reported", "reported_result", "states", "providers", "paused", "remark", "text", "heartbeat_older",
+            "heartbeat_younger", "state_older", "state_younger"
+        ), None),
+        "session_id": session_id, "holder": session_id, "fence": 0, "failed_attempts": 0, "machine_ids": held,
+        "machine_id": held[0], "process": "ShepherdAgentStart", "provider": "static", "loop_provider": "static",
+        "users": ["shepherd"], "limit": BATCH, "startup_timeout_seconds": 1800, "grace_seconds": 1800,
+        "heartbeat_timeout_seconds": 600, "cooldown_seconds": 600, "boot_seconds": 600, "boot_wait_seconds": 120,
+        "max_machines": 50, "kind": "ssh-refused", "asked_step": "reboot", "host_key": "key", "known": held[:1],
+        "public_key": "5e" * 32, "report_interval": 240, "tolerance_seconds": 1e12, "raw": "00", "request": "00",
+        "result": "Success", "event": "Recovered", "after": UUID(int=2**127), "component_name": "test",
+        "runtime_info": "a test", "seconds": 60, "known_schema": 3, "generation": 3, "statement": "30s", "lock": "0",
+        "idle": "35s", "cause": "no luck", "outcome": "Failed", "counts": "{}", "provider_labels": "{}",
+        "loop": "recoverer", "settings_hash": "5e771465", "code_version": "c0de", "capacity_id": "rack",
+        "reason": "?", "owner": "me", "pause_id": UUID(int=1), "provider_id": "new", "how": "Forgotten",
+        "fresh_seconds": 3600, "ages": [3600.0, 60.0], "each": 30, "examine": EXAMINED, "added": '{"role": "db"}',
         "removed": ["rack"],
-        "text": None,
-        "heartbeat_older": None,
-        "heartbeat_younger": None,
-        "state_older": None,
-        "state_younger": None,
-    }
+    }  # fmt: skip
 
 
 # Of each machine in the :rows of a statement.
 ROW = {
-    "step": "reboot",
-    "loses_host_key": True,
-    "reboots": True,
-    "looked": "it is alive",
-    "seen": "runs",
-    "alive": True,
-    "held": False,
-    "kind": "ssh-refused",
-    "fault": "machine",
-    "cause": "no luck",
-    "seconds": 300,
-    "agent_sha256": "ab" * 32,
-    "public_key": "5e" * 32,
-    "host_key": "key",
-    "origin": "Provider",
-    "address": "192.0.2.1",
-    "location": "ams",
-    "status": "Running",
-    "per_hour": 1,
-    "brake": "share",
-    "reason": "?",
-    "lasts": False,
-    "labels": {},
-}
+    "step": "reboot", "loses_host_key": True, "reboots": True, "looked": "it is alive", "seen": "runs",
+    "alive": True, "held": False, "kind": "ssh-refused", "fault": "machine", "cause": "no luck", "seconds": 300,
+    "agent_sha256": "ab" * 32, "public_key": "5e" * 32, "host_key": "key", "origin": "Provider",
+    "address": "192.0.2.1", "location": "ams", "status": "Running", "per_hour": 1, "brake": "share", "reason": "?",
+    "lasts": False, "labels": {},
+}  # fmt: skip
 
 # Where the general values would find nothing to do.
+OF_RECOVERY = {
+    "accept_heartbeat", "reporting_agent", "no_longer_due", "leave_alone", "finish_recovery", "quarantine",
+    "record_attempts",
+}  # fmt: skip
 SPECIAL: dict[str, dict[str, Any]] = {
-    "accept_heartbeat": {"process": "ShepherdRecovery"},
-    "reporting_agent": {"process": "ShepherdRecovery"},
     "fence_session": {"fence": 1},
-    "no_longer_due": {"process": "ShepherdRecovery"},
-    "leave_alone": {"process": "ShepherdRecovery"},
-    "finish_recovery": {"process": "ShepherdRecovery"},
-    "quarantine": {"process": "ShepherdRecovery"},
-    "record_attempts": {"process": "ShepherdRecovery"},
     "search_machines": {"machine_ids": None},
     "newest_machines": {"after": None},
 }
@@ -323,10 +224,9 @@ SPECIAL: dict[str, dict[str, Any]] = {
 def explain(driver: pg8000.native.Connection, name: str, mode: str, **chosen: Any) -> dict[str, Any]:
     """Return the plan that ran for a statement with the *chosen* parameters; its effect is rolled back."""
     values = parameters(driver) | SPECIAL.get(name, {}) | chosen
-    if SPECIAL.get(name, {}).get("process") == "ShepherdRecovery":
-        values["machine_ids"] = [
-            row[0] for row in driver.run("SELECT machine_id FROM work WHERE process = 'ShepherdRecovery'")
-        ]
+    if name in OF_RECOVERY:
+        held = driver.run("SELECT machine_id FROM work WHERE process = 'ShepherdRecovery'")
+        values |= {"process": "ShepherdRecovery", "machine_ids": [row[0] for row in held]}
     if name in ("provide", "delete_intent"):
         values["machine_id"] = driver.run("SELECT machine_id FROM machine_creation_intent LIMIT 1")[0][0]
     if name in ("decommission", "request_release", "cancel_release"):
