@@ -13,17 +13,15 @@ from shepherd_core.domain.provider import Provider
 from shepherd_core.loops import runner
 from shepherd_core.loops.base import Loop
 from shepherd_core.loops.initializer import StartOptions
-from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.loops.updater import Updater
 from shepherd_core.providers.equinix.adapter import EquinixProvider
-from shepherd_core.rules.provisioning import PlanLimits
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.telemetry import Metric
 
 from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment
 from tests.chaos.stage.project import API_KEY, PUBLIC_KEY, equinix_settings
-from tests.support.bmdb.fleet import HOUR
+from tests.support.bmdb.capacity import provisioner
 
 INVOCATION_SECONDS = 600
 START = StartOptions(
@@ -80,13 +78,8 @@ class Access:
 
 def provision(provider: Provider, connection: Connection, clock: Clock, limit: int) -> Mapping[Metric, float]:
     """Invoke the Provisioner, with room for *limit* machines."""
-    return Provisioner(
-        provider,
-        connection,
-        clock,
-        PlanLimits(max_machines=limit, chunk=2, drift_limit=3, assimilate=False, abandon_seconds=HOUR),
-        RateLimits(session_seconds=SESSION_SECONDS, creation_seconds=0, penalty_seconds=HOUR),
-    ).run(Deadline(clock, INVOCATION_SECONDS), "chaos")
+    found = provisioner(provider, connection, clock, session_seconds=SESSION_SECONDS, max_machines=limit, chunk=2)
+    return found.run(Deadline(clock, INVOCATION_SECONDS), "chaos")
 
 
 def update(provider: Provider, connection: Connection, clock: Clock, steady_seconds: float) -> Mapping[Metric, float]:

@@ -1,6 +1,5 @@
 """Installation requests: each has its own generation, and is made knowing the previous one."""
 
-import threading
 from collections.abc import Callable
 from typing import get_args
 from uuid import UUID
@@ -112,23 +111,14 @@ def test_a_request_that_waits_for_another_sees_its_change(fleet: Fleet, asked_be
     if asked_before:
         fleet.request_installation(machine_id, 1)
     seen = installation.load(fleet.connection, machine_id)
-    concurrent, first = fleet.connect(), fleet.connection
-    outcome: list[int | None] = []
-    thread = threading.Thread(target=lambda: outcome.append(installation.request(concurrent, machine_id, OTHER, seen)))
-
-    def unit() -> None:
-        values = f"('{machine_id}', 2, '\\x1002')"
-        first.script(
-            f"INSERT INTO machine_os_installation_request VALUES {values} "
-            "ON CONFLICT (machine_id) DO UPDATE SET generation = excluded.generation"
-        )
-        thread.start()
-        fleet.wait_until_blocked()
-
-    first.transact(unit)
-    thread.join()
-    assert outcome == [None]
-    assert installation.load(first, machine_id).next_generation == 3
+    concurrent = fleet.connect()
+    asked = fleet.held_up(
+        f"INSERT INTO machine_os_installation_request VALUES ('{machine_id}', 2, '\\x1002') "
+        "ON CONFLICT (machine_id) DO UPDATE SET generation = excluded.generation",
+        lambda: installation.request(concurrent, machine_id, OTHER, seen),
+    )
+    assert asked is None
+    assert installation.load(fleet.connection, machine_id).next_generation == 3
 
 
 def test_a_machine_that_is_not_provided_gets_no_installation(fleet: Fleet, connection: Connection) -> None:

@@ -1,7 +1,7 @@
 """The fence: a session cannot end work that it has lost, in any interleaving."""
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import pytest
@@ -12,7 +12,6 @@ from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed
 from tests.support.bmdb.work_ends import ENDS, End
-from tests.support.waiting import WAIT_SECONDS
 
 T = TypeVar("T")
 
@@ -70,7 +69,7 @@ def held_for_a_moment(fleet: Fleet, moment: float = MOMENT, end: End = FAIL) -> 
     session = fleet.open_session(connection=fleet.connect())
     (held,) = claimed(session, end.process)
     assert held.machine_id == machine_id
-    fleet.sql("UPDATE sessions SET deadline = clock_timestamp() + :s * interval '1 second'", s=moment)
+    fleet.die_in(moment, session)
     return session, held
 
 
@@ -79,13 +78,8 @@ def test_an_end_that_waited_beyond_the_deadline_writes_nothing(fleet: Fleet, end
     """A statement may begin in time and get its locks too late; it must compare the deadline after that."""
     session, held = held_for_a_moment(fleet, end=end)
     tags = fleet.facts(held.machine_id)
-    fleet.connection.script("BEGIN; UPDATE sessions SET fence = fence")
-    with ThreadPoolExecutor(1) as pool:
-        ended = pool.submit(end.end, session, [held])
-        fleet.wait_until_blocked()
-        fleet.wait_until_dead(session)
-        fleet.connection.script("COMMIT")
-        assert ended.result(timeout=20) == set()
+    lock = "UPDATE sessions SET fence = fence"
+    assert fleet.held_up(lock, lambda: end.end(session, [held]), lambda: fleet.wait_until_dead(session)) == set()
     assert fleet.events(held.machine_id) == ["Started"]
     assert fleet.facts(held.machine_id) == tags
 
@@ -161,15 +155,9 @@ def test_sessions_that_open_together_reap_once(fleet: Fleet) -> None:
 def fenced_off(fleet: Fleet, session: Session, second: Callable[[], T]) -> T:
     """Raise the fence of a session to 2, and return the result of *second*, which waits until that is committed."""
     connection = fleet.connect()
-    with ThreadPoolExecutor(1) as pool:
-
-        def unit() -> Future[T]:
-            connection.run("fence_session", session_id=session.session_id, fence=2)
-            waiting = pool.submit(second)
-            fleet.wait_until_blocked()
-            return waiting
-
-        return connection.transact(unit).result(WAIT_SECONDS)
+    return fleet.behind(
+        lambda: connection.run("fence_session", session_id=session.session_id, fence=2), second, connection
+    )
 
 
 def test_a_claim_that_waited_for_the_fence_claims_nothing(fleet: Fleet) -> None:

@@ -1,9 +1,7 @@
 """Clocks, locks and windows of single statements, each in the one interleaving that shows whether it is right."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -45,15 +43,14 @@ def times(fleet: Fleet) -> set[datetime]:
 
 def delayed(fleet: Fleet, call: Callable[[], object], meanwhile: Callable[[], object] = lambda: None) -> datetime:
     """Run *call*, which has to wait for its session, and return when that was released."""
-    fleet.connection.script("BEGIN; UPDATE sessions SET fence = fence")
-    with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(call)
-        fleet.wait_until_blocked()
+    moments: list[datetime] = []
+
+    def look() -> None:
         meanwhile()
-        moment: datetime = fleet.sql("SELECT clock_timestamp()")[0][0]
-        fleet.connection.script("COMMIT")
-        done.result(timeout=20)
-    return moment
+        moments.append(fleet.sql("SELECT clock_timestamp()")[0][0])
+
+    fleet.held_up("UPDATE sessions SET fence = fence", call, look)
+    return moments[0]
 
 
 def test_an_agent_counts_as_started_when_it_is_recorded(fleet: Fleet, session: Session) -> None:
@@ -127,39 +124,26 @@ def test_a_session_that_expires_during_a_wait_loses_its_lock(fleet: Fleet, sessi
     """Whether the holder is alive is decided after the lock was obtained, not by the begin of the transaction."""
     holder = fleet.open_session(seconds=HOUR)
     assert provisioning.take_lock(holder, PROVIDER) is not None
-    fleet.sql(
-        "UPDATE sessions SET deadline = clock_timestamp() + :s * interval '1 second' WHERE session_id = :id",
-        s=MOMENT,
-        id=holder.session_id,
+    fleet.die_in(MOMENT, holder)
+    taken = fleet.held_up(
+        "UPDATE provisioner_lock SET last_creation_at = last_creation_at",
+        lambda: provisioning.take_lock(session, PROVIDER),
+        lambda: fleet.wait_until_dead(holder),
     )
-    fleet.connection.script("BEGIN; UPDATE provisioner_lock SET last_creation_at = last_creation_at")
-    with ThreadPoolExecutor(1) as pool:
-        taken = pool.submit(provisioning.take_lock, session, PROVIDER)
-        fleet.wait_until_blocked()
-        fleet.wait_until_dead(holder)
-        fleet.connection.script("COMMIT")
-        assert taken.result(timeout=20) is not None
+    assert taken is not None
 
 
 def test_a_session_that_is_being_renewed_keeps_its_lock(fleet: Fleet, session: Session) -> None:
     """Others still see the old deadline, which has passed, but the renewal came in time and is being committed."""
     holder = fleet.open_session(connection=fleet.connect())
     assert provisioning.take_lock(holder, PROVIDER) is not None
-    fleet.sql(
-        "UPDATE sessions SET deadline = clock_timestamp() + :s * interval '1 second' WHERE session_id = :id",
-        s=2 * MOMENT,
-        id=holder.session_id,
-    )
-    with ThreadPoolExecutor(1) as pool:
+    fleet.die_in(2 * MOMENT, holder)
 
-        def unit() -> Any:
-            holder.renew()
-            fleet.wait_until_dead(holder)
-            taken = pool.submit(provisioning.take_lock, session, PROVIDER)
-            fleet.wait_until_blocked()
-            return taken
+    def renew() -> None:
+        holder.renew()
+        fleet.wait_until_dead(holder)
 
-        assert holder.connection.transact(unit).result(timeout=20) is None
+    assert fleet.behind(renew, lambda: provisioning.take_lock(session, PROVIDER), holder.connection) is None
 
 
 def test_ages_are_those_of_the_moment(fleet: Fleet, session: Session) -> None:
@@ -196,13 +180,12 @@ def test_budgets_are_locked_in_the_order_of_their_locations(fleet: Fleet, sessio
     """Concurrent runs that disagree would block each other otherwise."""
     slow = Budget(1, Brake.SHARE, "8 of 10")
     budget.show_budgets(session, PROVIDER, {"a": slow, "b": slow, "c": slow})
-    fleet.connection.script("BEGIN; UPDATE recovery_budgets SET reason = reason WHERE location = 'b'")
-    with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(budget.show_budgets, session, PROVIDER, {"c": slow, "b": slow, "a": slow})
-        fleet.wait_until_blocked()
-        free = fleet.sql("SELECT location FROM recovery_budgets FOR UPDATE SKIP LOCKED")
-        fleet.connection.script("COMMIT")
-        done.result(timeout=20)
+    free: list[list[str]] = []
+    fleet.held_up(
+        "UPDATE recovery_budgets SET reason = reason WHERE location = 'b'",
+        lambda: budget.show_budgets(session, PROVIDER, {"c": slow, "b": slow, "a": slow}),
+        lambda: free.extend(fleet.sql("SELECT location FROM recovery_budgets FOR UPDATE SKIP LOCKED")),
+    )
     assert free == [["c"]]
 
 

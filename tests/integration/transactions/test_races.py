@@ -1,7 +1,7 @@
 """Concurrent workers: in every interleaving, and at each isolation level, each machine has at most one worker."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from uuid import UUID
 
@@ -13,7 +13,6 @@ from shepherd_core.domain.errors.bmdb import SerializationConflict, WorkConflict
 from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.fleet import LEVELS, PROVIDER, Fleet, claimed, ids
-from tests.support.waiting import WAIT_SECONDS
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 WORKERS, ROUNDS = 6, 15
@@ -68,17 +67,8 @@ def test_a_lock_that_is_not_committed_yet_is_waited_for(fleet: Fleet, name: str)
         "claim": lambda: work.claim(second, START, [machine_id]),
         "start_work": lambda: work.start_work(second, machine_id, "?"),
     }
-    with ThreadPoolExecutor(1) as pool:
-
-        def unit() -> Future[object]:
-            work.lock_machine(first, START, machine_id)
-            late = pool.submit(begin[name])
-            fleet.wait_until_blocked()
-            return late
-
-        late = fleet.connection.transact(unit)
-        with pytest.raises(WorkConflict, match=str(machine_id)) if name == "start_work" else nullcontext():
-            assert late.result(timeout=20) == ()
+    with pytest.raises(WorkConflict, match=str(machine_id)) if name == "start_work" else nullcontext():
+        assert fleet.behind(lambda: work.lock_machine(first, START, machine_id), begin[name]) == ()
     assert fleet.holders(machine_id) == [first.session_id]
 
 
@@ -110,16 +100,13 @@ def test_a_lock_with_which_nothing_was_begun_leaves_no_trace(fleet: Fleet) -> No
 
 def test_one_of_two_concurrent_provisioners_has_the_lock(fleet: Fleet) -> None:
     first, second = (fleet.open_session(connection=fleet.connect()) for _ in range(2))
-    with ThreadPoolExecutor(1) as pool:
-
-        def unit() -> Future[object]:
-            first.connection.run("take_lock", provider=PROVIDER, session_id=first.session_id)
-            late: Future[object] = pool.submit(provisioning.take_lock, second, PROVIDER)
-            fleet.wait_until_blocked()
-            return late
-
-        fleet.sql("INSERT INTO provisioner_lock (provider) VALUES (:provider)", provider=PROVIDER)
-        assert first.connection.transact(unit).result(WAIT_SECONDS) is None
+    fleet.sql("INSERT INTO provisioner_lock (provider) VALUES (:provider)", provider=PROVIDER)
+    taken = fleet.behind(
+        lambda: first.connection.run("take_lock", provider=PROVIDER, session_id=first.session_id),
+        lambda: provisioning.take_lock(second, PROVIDER),
+        first.connection,
+    )
+    assert taken is None
     assert fleet.sql("SELECT session_id FROM provisioner_lock") == [[first.session_id]]
 
 

@@ -1,4 +1,4 @@
-"""Providers for the Provisioner, with hooks where a test can interrupt it, and what must hold afterwards."""
+"""The Provisioner, providers with hooks where a test can interrupt it, and what must hold afterwards."""
 
 import json
 from collections import Counter
@@ -7,13 +7,37 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from shepherd_core.domain.clock import Deadline
+from shepherd_core.bmdb.connection import Connection
+from shepherd_core.domain.clock import Clock, Deadline
 from shepherd_core.domain.machine import Machine, ProviderId
 from shepherd_core.domain.provider import Capability, Provider
+from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.providers.static import StaticProvider
+from shepherd_core.rules.provisioning import PlanLimits
 
-from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import HOUR, Fleet
 from tests.support.providers.fake_provider import Cloud
+
+
+def provisioner(
+    provider: Provider,
+    connection: Connection,
+    clock: Clock,
+    *,
+    session_seconds: float = 60,
+    creation_seconds: float = 0,
+    boot_seconds: float | None = None,
+    **limits: Any,
+) -> Provisioner:
+    """Return a Provisioner; *limits* are those of its plan that are not the usual ones."""
+    usual = {"max_machines": 0, "chunk": 20, "drift_limit": 3, "assimilate": False, "abandon_seconds": HOUR}
+    pace = RateLimits(
+        session_seconds=session_seconds,
+        creation_seconds=creation_seconds,
+        penalty_seconds=HOUR,
+        boot_seconds=boot_seconds,
+    )
+    return Provisioner(provider, connection, clock, PlanLimits(**{**usual, **limits}), pace)
 
 
 class Killed(BaseException):

@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import pg8000.native
@@ -21,7 +22,9 @@ from shepherd_core.settings.functions.bmdb import BmdbSettings
 from tests.conftest import ManualClock
 from tests.support import defaults
 from tests.support.bmdb import warm
-from tests.support.waiting import eventually
+from tests.support.waiting import WAIT_SECONDS, eventually
+
+T = TypeVar("T")
 
 PROVIDER = "static"
 HOUR = 3600
@@ -410,11 +413,40 @@ class Fleet:
             n=statements,
         )
 
+    def held_up(self, lock: str, call: Callable[[], T], meanwhile: Callable[[], object] = lambda: None) -> T:
+        """Return the result of *call*, which waits for a transaction of this *lock*; *meanwhile* it is committed."""
+        self.connection.script(f"BEGIN; {lock}")
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(call)
+            self.wait_until_blocked()
+            meanwhile()
+            self.connection.script("COMMIT")
+            return waiting.result(WAIT_SECONDS)
+
+    def behind(self, first: Callable[[], object], second: Callable[[], T], connection: Connection | None = None) -> T:
+        """Return the result of *second*, which waits for *first*, in a transaction of *connection*, to commit."""
+        with ThreadPoolExecutor(1) as pool:
+
+            def unit() -> Future[T]:
+                first()
+                waiting = pool.submit(second)
+                self.wait_until_blocked()
+                return waiting
+
+            return (connection or self.connection).transact(unit).result(WAIT_SECONDS)
+
     def wait_until_idle(self) -> None:
         """Wait until no statement of the product is running, not even one whose client is gone."""
         self.wait_until(
             "NOT EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND state = 'active'"
             " AND application_name = 'shepherd')"
+        )
+
+    def die_in(self, seconds: float, session: Session) -> None:
+        self.sql(
+            "UPDATE sessions SET deadline = clock_timestamp() + :s * interval '1 second' WHERE session_id = :id",
+            s=seconds,
+            id=session.session_id,
         )
 
     def wait_until_dead(self, session: Session) -> None:

@@ -4,13 +4,11 @@ from uuid import UUID
 
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.providers.ec2.adapter import Ec2Provider
-from shepherd_core.rules.provisioning import PlanLimits
 from shepherd_core.settings.base import variable
 from shepherd_core.settings.providers.ec2 import Ec2Settings
 
-from tests.support.bmdb.capacity import provided
+from tests.support.bmdb.capacity import provided, provisioner
 from tests.support.bmdb.fleet import HOUR, Fleet
 from tests.support.providers.ec2_api import FLEET, IMAGE, Ec2Api, subnets
 
@@ -26,10 +24,8 @@ class Ec2Fleet:
         self._provider = Ec2Provider(Ec2Settings.model_validate(given), lambda: _OUR_LINE, SystemClock())
         self.environment = {"SHEPHERD_PROVIDER": "ec2"}
         self.environment |= {variable(Ec2Settings, name): str(value) for name, value in given.items()}
-        limits = PlanLimits(max_machines=3, chunk=9, drift_limit=0, assimilate=False, abandon_seconds=HOUR)
-        pace = RateLimits(session_seconds=60, creation_seconds=0, penalty_seconds=HOUR)
-        provisioner = Provisioner(self._provider, fleet.connection, SystemClock(), limits, pace)
-        provisioner.run(Deadline(SystemClock(), 600), "a test")
+        creator = provisioner(self._provider, fleet.connection, SystemClock(), max_machines=3, drift_limit=0)
+        creator.run(Deadline(SystemClock(), 600), "a test")
         fleet.pass_time(HOUR)
         self.machines: dict[str, UUID] = provided(fleet)
         """By provider id."""

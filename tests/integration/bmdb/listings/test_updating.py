@@ -1,6 +1,5 @@
 """One Updater at a time for each provider, the fence for its writes, and what its statements read."""
 
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from uuid import UUID
@@ -57,16 +56,10 @@ def test_one_of_two_at_the_same_moment_becomes_the_updater(fleet: Fleet, holder:
     """The second waits for the first to commit, and then sees the new holder."""
     fleet.expire(holder)
     first, second = fleet.open_session(), fleet.open_session(connection=fleet.connect())
-    outcome: list[Future[bool]] = []
-    with ThreadPoolExecutor(1) as pool:
-
-        def take() -> None:
-            assert provider_facts.begin(first, PROVIDER, holder.session_id)
-            outcome.append(pool.submit(provider_facts.begin, second, PROVIDER, holder.session_id))
-            fleet.wait_until_blocked()
-
-        fleet.connection.transact(take)
-        assert outcome[0].result(timeout=20) is False
+    assert not fleet.behind(
+        lambda: provider_facts.begin(first, PROVIDER, holder.session_id),
+        lambda: provider_facts.begin(second, PROVIDER, holder.session_id),
+    )
 
 
 def test_the_status_of_a_listing_names_its_holder(fleet: Fleet, holder: Session) -> None:
@@ -112,15 +105,13 @@ def test_a_replaced_updater_neither_writes_nor_ends_the_listing(fleet: Fleet, ho
 def test_a_statement_that_waited_beyond_the_deadline_writes_nothing(fleet: Fleet, holder: Session) -> None:
     """It compares the deadline when it has the provider's row, not when it began."""
     change = a_change(fleet)
-    fleet.sql("UPDATE sessions SET deadline = clock_timestamp() + :s * interval '1 second'", s=MOMENT)
-    fleet.connection.script("BEGIN; UPDATE provider_listings SET began_at = began_at")
-    with ThreadPoolExecutor(1) as pool:
-        written = pool.submit(provider_facts.write, holder, PROVIDER, [change])
-        fleet.wait_until_blocked()
-        fleet.wait_until_dead(holder)
-        fleet.connection.script("COMMIT")
-        with pytest.raises(SessionExpired):
-            written.result(timeout=20)
+    fleet.die_in(MOMENT, holder)
+    with pytest.raises(SessionExpired):
+        fleet.held_up(
+            "UPDATE provider_listings SET began_at = began_at",
+            lambda: provider_facts.write(holder, PROVIDER, [change]),
+            lambda: fleet.wait_until_dead(holder),
+        )
     assert location(fleet, change.known.machine_id) == "ams"
 
 
@@ -128,17 +119,11 @@ def test_a_write_that_waited_for_a_takeover_writes_nothing(fleet: Fleet, holder:
     """The new Updater reads the facts next; from then on they must not change without it."""
     change = a_change(fleet)
     successor = fleet.open_session()
-    written: list[Future[list[FactsChange]]] = []
-    with ThreadPoolExecutor(1) as pool:
-
-        def take() -> None:
-            assert provider_facts.begin(successor, PROVIDER, holder.session_id)
-            written.append(pool.submit(provider_facts.write, holder, PROVIDER, [change]))
-            fleet.wait_until_blocked()
-
-        fleet.connection.transact(take)
-        with pytest.raises(SessionExpired):
-            written[0].result(timeout=20)
+    with pytest.raises(SessionExpired):
+        fleet.behind(
+            lambda: provider_facts.begin(successor, PROVIDER, holder.session_id),
+            lambda: provider_facts.write(holder, PROVIDER, [change]),
+        )
     assert location(fleet, change.known.machine_id) == "ams"
 
 

@@ -22,19 +22,17 @@ from shepherd_core.domain.errors.provider import ListingInvalid, NotSupported, P
 from shepherd_core.domain.machine import Process, ProviderId
 from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.domain.records import Intent
-from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.loops.updater import Updater
 from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult, Adopt, Forget, OperatorAction, Rebind
 from shepherd_core.operator.drift_repair import DriftRepair
 from shepherd_core.operator.release import CancelRelease, Release
 from shepherd_core.rules.drift import FRESH_SECONDS, YOUNG_SECONDS, DriftKind
-from shepherd_core.rules.provisioning import PlanLimits
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
 from tests.integration.bmdb.listings.test_provisioning import MACHINE
 from tests.support.agents.heartbeats import record_heartbeat
-from tests.support.bmdb.capacity import Edge, Killed, Racks, failing, intents, provided, static
+from tests.support.bmdb.capacity import Edge, Killed, Racks, failing, intents, provided, provisioner, static
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
 from tests.support.bmdb.listings import Listed
 from tests.support.providers.fake_provider import Cloud
@@ -88,17 +86,8 @@ class Operator:
         return self.resolve(CancelRelease(machine_ids, ORDER))
 
     def provision(self, **limits: Any) -> dict[Metric, float]:
-        settings: dict[str, Any] = {
-            "max_machines": 0,
-            "chunk": 20,
-            "drift_limit": 3,
-            "assimilate": False,
-            "abandon_seconds": HOUR,
-        }
-        pace = RateLimits(session_seconds=60, creation_seconds=0, penalty_seconds=HOUR)
-        limit = PlanLimits(**{**settings, **limits})
-        provisioner = Provisioner(self.provider, self.fleet.connection, self.clock, limit, pace)
-        return provisioner.run(Deadline(self.clock, 600), "a test")
+        found = provisioner(self.provider, self.fleet.connection, self.clock, **limits)
+        return found.run(Deadline(self.clock, 600), "a test")
 
 
 @pytest.fixture
@@ -345,18 +334,12 @@ def test_a_heartbeat_that_comes_at_the_last_moment_protects_too(
     session = fleet.open_session()
     assert provisioning.take_lock(session, edge.name) is not None
     concurrent = fleet.connect()
-    with ThreadPoolExecutor(1) as pool:
-
-        def beat() -> None:
-            record_heartbeat(concurrent, machine_id)
-            late = pool.submit(leave, session, edge.name, machine_id, ORDER)
-            fleet.wait_until_blocked()
-            pending.append(late)
-
-        pending: list[Any] = []
-        concurrent.transact(beat)
-        with pytest.raises(WorkConflict, match=r"reported \d s ago"):
-            pending[0].result(WAIT_SECONDS)
+    with pytest.raises(WorkConflict, match=r"reported \d s ago"):
+        fleet.behind(
+            lambda: record_heartbeat(concurrent, machine_id),
+            lambda: leave(session, edge.name, machine_id, ORDER),
+            concurrent,
+        )
     assert (tombstones(fleet), asked(fleet), pauses.pauses_in_force(fleet.connection)) == ([], [], [])
 
 
@@ -634,35 +617,28 @@ def test_a_session_that_loses_the_lock_while_waiting_writes_nothing(
     session, successor = fleet.open_session(connection=fleet.connect()), fleet.open_session()
     assert provisioning.take_lock(session, "cloud") is not None
     fleet.sql("INSERT INTO machine_release (machine_id, asked_by, reason) VALUES (:id, '', '')", id=machine_id)
-    fleet.sql(
-        "UPDATE sessions SET deadline = clock_timestamp() + :seconds * interval '1 second' WHERE session_id = :id",
-        seconds=MOMENT if loss == "late" else HOUR,
-        id=session.session_id,
-    )
+    fleet.die_in(MOMENT if loss == "late" else HOUR, session)
     change = (
         LOSSES[loss].replace(":session", f"'{session.session_id}'").replace(":successor", f"'{successor.session_id}'")
     )
     before = fleet.content("sessions", "provisioner_lock", "work")
-    fleet.connection.script(f"BEGIN; {change}")
-    with ThreadPoolExecutor(1) as pool:
-        written = pool.submit(write, session, machine_id, begun)
-        fleet.wait_until_blocked()
-        if loss == "late":
-            fleet.wait_until_dead(session)
-        fleet.connection.script("COMMIT")
-        with pytest.raises(SessionExpired):
-            written.result(WAIT_SECONDS)
+    with pytest.raises(SessionExpired):
+        fleet.held_up(
+            change,
+            lambda: write(session, machine_id, begun),
+            lambda: fleet.wait_until_dead(session) if loss == "late" else None,
+        )
     assert fleet.content("sessions", "provisioner_lock", "work") == before
 
 
 def test_a_running_provisioner_is_waited_for_with_a_limit(fleet: Fleet, operator: Operator) -> None:
     gone = old(fleet, fleet.provided_machine())
-    provisioner = fleet.open_session()
-    assert provisioning.take_lock(provisioner, "cloud") is not None
+    holder = fleet.open_session()
+    assert provisioning.take_lock(holder, "cloud") is not None
     with pytest.raises(WorkConflict, match="still running: nothing was done"):
         operator.forget(gone)
     assert tombstones(fleet) == []
-    provisioner.close()
+    holder.close()
     assert results(operator.forget(gone)) == [ActionResult.DONE]
     assert fleet.sql("SELECT * FROM sessions") == []
 
@@ -690,9 +666,9 @@ def test_a_waiting_operator_renews_the_session(fleet: Fleet, cloud: Cloud) -> No
     gone = old(fleet, fleet.provided_machine())
     clock = _Passing(fleet)
     operator = Operator(fleet, Edge(cloud), clock)
-    provisioner = fleet.open_session(connection=fleet.connect())
-    assert provisioning.take_lock(provisioner, "cloud") is not None
-    clock.after[70] = provisioner.close
+    holder = fleet.open_session(connection=fleet.connect())
+    assert provisioning.take_lock(holder, "cloud") is not None
+    clock.after[70] = holder.close
     assert results(operator.forget(gone)) == [ActionResult.DONE]
     assert clock.now == 70
 

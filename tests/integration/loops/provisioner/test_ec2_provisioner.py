@@ -7,14 +7,12 @@ from shepherd_core.adapters import ssh_keys
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.machine import Process
-from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.providers.ec2.adapter import Ec2Provider
-from shepherd_core.rules.provisioning import PlanLimits
 from shepherd_core.settings.providers.ec2 import Ec2Settings
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
-from tests.support.bmdb.capacity import intents, provided
+from tests.support.bmdb.capacity import intents, provided, provisioner
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed
 from tests.support.providers.ec2_api import FLEET, IMAGE, Ec2Api, ec2_api, subnets
 
@@ -37,9 +35,8 @@ def run(api: Ec2Api, fleet: Fleet, clock: ManualClock) -> Run:
     provider = Ec2Provider(settings, lambda: OUR_LINE, clock)
 
     def run(drift_limit: int = 1) -> dict[Metric, float]:
-        pace = RateLimits(session_seconds=30, creation_seconds=0, penalty_seconds=HOUR, boot_seconds=0)
-        limits = PlanLimits(max_machines=0, chunk=20, drift_limit=drift_limit, assimilate=False, abandon_seconds=HOUR)
-        return Provisioner(provider, fleet.connection, clock, limits, pace).run(Deadline(clock, 600), "a test")
+        found = provisioner(provider, fleet.connection, clock, boot_seconds=0, drift_limit=drift_limit)
+        return found.run(Deadline(clock, 600), "a test")
 
     return run
 

@@ -25,12 +25,11 @@ from shepherd_core.domain.errors.provider import (
     ProviderUnusable,
 )
 from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId, ProviderStatus
-from shepherd_core.loops.provisioner import Provisioner, RateLimits
-from shepherd_core.rules.provisioning import PlanLimits
+from shepherd_core.loops.provisioner import Provisioner
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock, log_lines
-from tests.support.bmdb.capacity import Edge, Killed, assert_settled, failing, intents, provided, static
+from tests.support.bmdb.capacity import Edge, Killed, assert_settled, failing, intents, provided, provisioner, static
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
 from tests.support.providers.fake_provider import Cloud
 from tests.support.waiting import WAIT_SECONDS
@@ -40,13 +39,6 @@ Run = Callable[..., Counts]
 
 NO_ANSWER = ProviderUnavailable("no answer")
 FORBIDDEN = ProviderForbidden("403: not this plan")
-DEFAULTS: dict[str, Any] = {
-    "max_machines": 0,
-    "chunk": 20,
-    "drift_limit": 3,
-    "assimilate": False,
-    "abandon_seconds": HOUR,
-}
 STEPS = (
     ("before", "list_machines"),
     ("after", "list_machines"),  # before an intent is written
@@ -67,18 +59,8 @@ def edge(cloud: Cloud) -> Edge:
 
 @pytest.fixture
 def make(fleet: Fleet, clock: ManualClock) -> Callable[..., Provisioner]:
-    def make(
-        edge: Edge,
-        *,
-        creation_seconds: float = 0,
-        boot_seconds: float | None = None,
-        connection: Connection | None = None,
-        **limits: Any,
-    ) -> Provisioner:
-        pace = RateLimits(
-            session_seconds=30, creation_seconds=creation_seconds, penalty_seconds=HOUR, boot_seconds=boot_seconds
-        )
-        return Provisioner(edge, connection or fleet.connection, clock, PlanLimits(**{**DEFAULTS, **limits}), pace)
+    def make(edge: Edge, *, connection: Connection | None = None, **settings: Any) -> Provisioner:
+        return provisioner(edge, connection or fleet.connection, clock, session_seconds=30, **settings)
 
     return make
 
@@ -586,12 +568,12 @@ def test_a_pause_of_all_or_of_the_provider_holds_it(
 def test_a_dry_run_changes_nothing_and_returns_the_next_plan(
     fleet: Fleet, cloud: Cloud, edge: Edge, make: Callable[..., Provisioner], clock: ManualClock
 ) -> None:
-    provisioner = make(edge, max_machines=2)
+    planner = make(edge, max_machines=2)
     before = fleet.content()
-    plan = provisioner.plan(Deadline(clock, 600))
+    plan = planner.plan(Deadline(clock, 600))
     assert fleet.content() == before
     assert cloud.machines == {}
-    provisioner.run(Deadline(clock, 600), "a test")
+    planner.run(Deadline(clock, 600), "a test")
     assert [creation.capacity.reservation_id for creation in plan.create] == [
         machine.reservation_id for machine in cloud.machines.values()
     ]

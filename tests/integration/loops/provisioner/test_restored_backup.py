@@ -6,16 +6,14 @@ import pytest
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import DriftLimitExceeded
-from shepherd_core.loops.provisioner import Provisioner, RateLimits
 from shepherd_core.operator.adopt_forget import ActionResult, Adopt
 from shepherd_core.operator.drift_repair import DriftRepair
 from shepherd_core.rules.drift import DriftKind
-from shepherd_core.rules.provisioning import PlanLimits
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from simulator.environment.postgres import Postgres
 from tests.conftest import ManualClock
-from tests.support.bmdb.capacity import provided
+from tests.support.bmdb.capacity import provided, provisioner
 from tests.support.bmdb.fleet import HOUR, Fleet
 from tests.support.providers.fake_provider import Cloud
 
@@ -24,9 +22,8 @@ DRIFT_LIMIT = 3
 
 
 def provision(connection: Connection, cloud: Cloud, clock: ManualClock, limit: int = LIMIT) -> None:
-    limits = PlanLimits(max_machines=limit, chunk=20, drift_limit=DRIFT_LIMIT, assimilate=False, abandon_seconds=HOUR)
-    rates = RateLimits(session_seconds=60, creation_seconds=0, penalty_seconds=HOUR)
-    Provisioner(cloud, connection, clock, limits, rates).run(Deadline(clock, 600), "a test")
+    found = provisioner(cloud, connection, clock, max_machines=limit, drift_limit=DRIFT_LIMIT)
+    found.run(Deadline(clock, 600), "a test")
 
 
 @pytest.mark.parametrize("lost", range(LIMIT + 1))
