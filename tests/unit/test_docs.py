@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from shepherd_core.adapters.ssh import client
-from shepherd_core.domain import errors
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.pace import Pace
 from shepherd_core.settings import base, functions
@@ -16,7 +15,6 @@ from shepherd_core.settings.functions.loops import RecovererSettings
 from shepherd_core.settings.providers import BUILT_IN, find
 from shepherd_core.settings.rules import RULES
 from shepherd_core.settings.sources import DEFAULT_PREFIX
-from shepherd_core.telemetry import Metric
 
 from agent.shepherd_agent.installation import installer
 from agent.shepherd_agent.reports import interval
@@ -25,7 +23,6 @@ from shepherdctl.descriptions.cures import CURES
 from tests.chaos.faults.at_machines import MACHINES
 from tests.chaos.faults.at_provider import PROVIDER
 from tests.chaos.faults.at_services import AWS, DATABASE
-from tests.support.errors import ALL
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -63,11 +60,6 @@ def test_no_setting_is_documented_that_does_not_exist() -> None:
     assert documented <= fields | agents | {"SHEPHERD_SETTINGS", DEFAULT_PREFIX.rstrip("_")}
 
 
-@pytest.mark.parametrize("metric", Metric)
-def test_every_metric_is_documented(metric: Metric) -> None:
-    assert f"| `{metric.value}` |" in (DOCS / "metrics.md").read_text()
-
-
 def test_the_cures_shown_are_those_of_the_table_of_failures() -> None:
     """The commands show them beside each cause; two answers to one question would be one too many."""
     page = (DOCS / "failures.md").read_text()
@@ -76,22 +68,6 @@ def test_the_cures_shown_are_those_of_the_table_of_failures() -> None:
     shown = {name: links.sub(lambda to: f"docs/{to[1] or 'failures.md'}{to[2] or ''}", cure) for name, cure in rows}
     assert shown == CURES
     assert set(CURES) == set(FailureKind)
-
-
-def test_every_failure_stands_in_the_tree_of_errors() -> None:
-    """The tree at the top of domain/errors is what people read instead of the file."""
-    assert {error.__name__ for error in ALL} == set(
-        re.findall(r"[A-Z]\w+", re.sub(r"  +[a-z(].*", "", (errors.__doc__ or "").split("\n\n")[1]))
-    )
-
-
-def test_no_page_names_a_setting_as_a_parameter() -> None:
-    """They were parameters of the template; who looks there for one finds nothing."""
-    types = functions.FUNCTIONS.values()
-    names = {"".join(map(str.capitalize, name.split("_"))) for each in types for name in each.model_fields}
-    template = (ROOT / "template.yaml").read_text()
-    named = {name for page in PAGES if page.name != "CHANGELOG.md" for name in re.findall(r"`(\w+)", page.read_text())}
-    assert {name for name in named & names if f"\n  {name}:" not in template} == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -9,9 +9,8 @@ import pytest
 from tests.chaos.__main__ import PARTS
 from tests.mutants import changed, in_python, in_sql, reach
 from tests.mutants.copies import PACKAGE, ROOT
-from tests.mutants.mutant import drawn, equivalent, files, mutants_of, source
+from tests.mutants.mutant import equivalent, files, mutants_of, source
 from tests.mutants.planted import planted_bugs
-from tests.mutants.reach import Trial, ordered, reaching
 
 
 def python(text: str) -> set[str]:
@@ -94,13 +93,6 @@ def test_sql_is_changed_by_one_step(text: str, changed: set[str]) -> None:
     assert sql(text) == changed
 
 
-def test_a_seed_draws_the_same_mutants_again() -> None:
-    names = [mutant.name for mutant in drawn(1, lambda file: file in {"domain/backoff.py", "domain/clock.py"})]
-    alone = [mutant.name for mutant in drawn(1, lambda file: file == "domain/clock.py")]
-    assert [name for name in names if name[0] == "domain/clock.py"] == alone
-    assert names != [mutant.name for mutant in drawn(2, lambda file: file in {"domain/backoff.py", "domain/clock.py"})]
-
-
 def test_every_equivalent_mutant_exists() -> None:
     """An entry whose text has changed excuses nothing any more; one without a reason never did."""
     there = {mutant.name for file in {name[0] for name in equivalent()} & set(files()) for mutant in mutants_of(file)}
@@ -127,21 +119,6 @@ def test_every_planted_bug_matches_the_package(tmp_path: Path) -> None:
         bug.plant(tmp_path)
         for each in bug.edits:
             assert each.new in (tmp_path / each.file).read_text() != source(each.file), bug
-
-
-def test_the_quickest_tests_that_reach_a_mutant_try_it_first() -> None:
-    """Others cannot notice it, and most of those that do are quick."""
-    slow = Trial("tests/integration/test_some.py::slow", 5.0, frozenset({"domain/backoff.py:Backoff.next"}))
-    quick = Trial("tests/integration/test_some.py::quick", 1.0, frozenset({"domain/backoff.py:Backoff.next"}))
-    unit = Trial("tests/unit/domain/test_backoff.py::unit", 3.0, frozenset({"domain/backoff.py:Backoff.next"}))
-    other = Trial("tests/integration/test_some.py::other", 0.1, frozenset({"sql:begin_work"}))
-    tests = [slow, quick, unit, other]
-    mutant = next(mutant for mutant in mutants_of("domain/backoff.py") if mutant.place == "Backoff.next")
-    assert list(ordered(reaching(mutant, tests), 100)) == [unit.name, quick.name, slow.name]
-    assert list(ordered(reaching(mutant, tests), 5)) == [unit.name, quick.name]
-    assert list(ordered(reaching(mutant, tests), 100, "some")) == [quick.name, slow.name, unit.name]
-    statement = next(mutant for mutant in mutants_of("bmdb/work/work.sql") if mutant.place == "begin_work")
-    assert reaching(statement, tests) == [other]
 
 
 EXAMPLES, PAUSE = "tests/unit/deployment/test_examples.py", "tests/integration/cli/test_pause.py"

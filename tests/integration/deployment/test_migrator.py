@@ -21,6 +21,7 @@ from functions.migrator.app import lambda_handler
 from simulator.environment.postgres import Postgres
 from simulator.lambda_.environment import Context
 from tests.conftest import ManualClock, log_lines
+from tests.support.deployment import function_process
 from tests.support.providers.scripted_http import Answer, Script, scripted_server
 from tests.support.waiting import eventually
 
@@ -185,13 +186,6 @@ def test_a_deletion_touches_nothing(cloudformation: Script, monkeypatch: pytest.
     assert answered(cloudformation)["Status"] == "SUCCESS"
 
 
-@pytest.mark.parametrize("change", [{"RequestType": "Frobnicate"}, {"ResourceProperties": {"SchemaVersion": "new"}}])
-def test_a_request_that_is_not_understood_is_answered_too(cloudformation: Script, change: dict[str, Any]) -> None:
-    """Silence would hold the deployment for an hour."""
-    invoke({**asked(cloudformation, "Create"), **change})
-    assert answered(cloudformation)["Reason"].startswith("EventInvalid: ")
-
-
 @pytest.mark.parametrize(
     ("error", "end"),
     [(KeyError("password=hunter2"), "KeyError: unexpected; see the log"), (ConfigError(["𝄞" * 10_000]), "𝄞…")],
@@ -296,13 +290,23 @@ def test_an_answer_is_not_sent_on_to_another_host(cloudformation: Script, bmdb: 
         assert other.requests == []
 
 
-def test_a_lone_surrogate_is_answered(cloudformation: Script, bmdb: Connection) -> None:
-    """JSON has it and UTF-8 does not; without an answer the deployment hangs for an hour."""
-    event = {**asked(cloudformation, "Create"), "LogicalResourceId": "\ud800", "RequestType": "\udfff" * 20}
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"RequestType": "Frobnicate"},
+        {"ResourceProperties": {"SchemaVersion": "new"}},
+        # JSON has lone surrogates and UTF-8 does not.
+        {"LogicalResourceId": "\ud800", "RequestType": "\udfff" * 20},
+    ],
+)
+def test_a_request_that_is_not_understood_is_answered_too(cloudformation: Script, change: dict[str, Any]) -> None:
+    """Silence would hold the deployment for an hour."""
+    event = {**asked(cloudformation, "Create"), **change}
     invoke(event)
     (request,) = cloudformation.requests
     answer = json.loads(request.body)
-    assert (answer["Status"], answer["LogicalResourceId"]) == ("FAILED", "\ud800")
+    assert (answer["Status"], answer["LogicalResourceId"]) == ("FAILED", event["LogicalResourceId"])
+    assert answer["Reason"].startswith("EventInvalid: ")
 
 
 SLOW = """
@@ -325,20 +329,18 @@ def test_an_answer_in_time_ends_the_migration(cloudformation: Script, bmdb: Conn
     assert schema_version(bmdb) == 0
 
 
-def test_by_hand_it_returns_what_it_would_answer(bmdb: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_hand_it_returns_or_raises_what_it_would_answer(bmdb: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     """For `sam local invoke`, and for migrating with the deployed function."""
     event = json.loads((Path(__file__).parents[3] / "events" / "migrator.json").read_text())
     monkeypatch.setenv("SHEPHERD_LOOP_MINUTES", "1,1,31,1")  # which is about the settings, not the schema
     assert invoke(event) == {"SchemaVersion": LATEST}
     assert schema_version(bmdb) == LATEST
-
-
-def test_by_hand_a_failure_is_a_failure(empty: BmdbSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHEPHERD_BMDB_NAME", "nothing_here")
-    with pytest.raises(StatementFailed, match="nothing_here"):
-        invoke({"RequestType": "Create"})
     with pytest.raises(EventInvalid, match="RequestType is None"):
         invoke({})
+    monkeypatch.setenv("SHEPHERD_BMDB_NAME", "nothing_here")
+    function_process.end()
+    with pytest.raises(StatementFailed, match="nothing_here"):
+        invoke({"RequestType": "Create"})
 
 
 # --- the settings of all functions ---
@@ -390,37 +392,26 @@ def rollback(event: Mapping[str, Any]) -> dict[str, Any]:
     return {**event, "ResourceProperties": before, "OldResourceProperties": after}
 
 
-def statuses(server: Script) -> list[str]:
-    return [json.loads(request.body)["Status"] for request in server.requests]
-
-
-@pytest.mark.parametrize("end", ["refused", "accepted"])
-def test_a_rollback_does_not_fail_because_of_settings(
-    cloudformation: Script, bmdb: Connection, document: Path, end: str
+@pytest.mark.parametrize("end", ["refused", "accepted", "no database"])
+def test_a_rollback_fails_because_of_no_settings(
+    cloudformation: Script, bmdb: Connection, document: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     """It would leave the stack half done, and the document cannot be rolled back with it."""
     update = asked(cloudformation, "Update", before=LATEST)
     update["OldResourceProperties"]["Provider"] = "redfish"
     if end == "accepted":  # and something else of the stack failed after it
         invoke(update)
-    document.write_text("version = 2")
-    if end == "refused":
+    if end == "no database":
+        nowhere(monkeypatch)
+    else:
+        document.write_text("version = 2")
+    if end != "accepted":
         invoke(update)
     for event in (rollback(update), rollback(update), update):
         invoke(event)
-    first = "FAILED" if end == "refused" else "SUCCESS"
-    assert statuses(cloudformation) == [first, "SUCCESS", "SUCCESS", "FAILED"]
-
-
-def test_a_rollback_does_not_fail_because_of_the_database(
-    cloudformation: Script, empty: BmdbSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    update = asked(cloudformation, "Update", before=LATEST)
-    update["OldResourceProperties"]["Host"] = "another"
-    nowhere(monkeypatch)
-    for event in (update, rollback(update)):
-        invoke(event)
-    assert statuses(cloudformation) == ["FAILED", "SUCCESS"]
+    first = "SUCCESS" if end == "accepted" else "FAILED"
+    answers = [json.loads(request.body)["Status"] for request in cloudformation.requests]
+    assert answers == [first, "SUCCESS", "SUCCESS", "FAILED"]
 
 
 class Remembered(dict[str, str]):

@@ -50,12 +50,6 @@ def test_machines_that_get_an_interval_together_spread_over_it() -> None:
     assert all(80 <= count <= 150 for count in tenths[1:])
 
 
-def test_machines_that_lose_heartbeats_together_repeat_them_apart() -> None:
-    retries = sorted(pause_after(1, 60.0, Random(seed)) for seed in range(1000))
-    busiest = max(sum(second <= retry < second + 1 for retry in retries) for second in range(5, 10))
-    assert busiest < 1000 / 4
-
-
 @pytest.mark.parametrize("interval", [60, DEFAULT, 3600])
 def test_a_fleet_spares_an_endpoint_that_is_down(interval: float) -> None:
     chance = Random(1)

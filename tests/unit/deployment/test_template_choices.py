@@ -146,14 +146,6 @@ def test_the_answers_suggested_in_samconfig_are_enough_for_a_deployment() -> Non
     assert all(" " not in value or value[0] == value[-1] == "'" for value in answers.values())
 
 
-def test_guided_deployments_ask_nothing_about_an_open_api() -> None:
-    """SAM asks that of every API of its own, and Enter would mean no, after all the other answers; it knows none."""
-    for resource in TEMPLATE["Resources"].values():
-        assert resource["Type"] not in {"AWS::Serverless::Api", "AWS::Serverless::HttpApi"}
-        events = resource.get("Properties", {}).get("Events", {})
-        assert {each["Type"] for each in events.values()} <= {"ScheduleV2"}
-
-
 def test_every_parameter_that_a_page_names_exists() -> None:
     """Pages say NAME=VALUE for what is given to `sam deploy`; filters of AWS's commands and units only look like it."""
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]

@@ -19,6 +19,8 @@ def series(policy: Backoff, failures: int, last: int | None = None) -> list[int]
     [
         (Backoff(60, 120, 1.1), None, [60, 66, 73, 81, 90, 99, 109, 120, 120]),
         (Backoff(1, 120, 2), 2, [4, 8, 16, 32, 64, 120]),
+        (Backoff(1, 120, 2), 0, [1]),
+        (Backoff(60, 120, 1.5), 5000, [120]),  # a lower maximum takes effect at once
         (Backoff(300, 14_400, 1.2), None, [300, 360, 432, 519, 623, 748]),
         (Backoff(300, 600, 1.2), None, [300, 360, 432, 519, 600, 600]),
     ],
@@ -49,14 +51,6 @@ def test_without_growth_the_pause_is_always_the_first(exponent: float | None) ->
 )
 def test_backoff_settings_out_of_range_are_clamped(policy: Backoff, expected: list[int]) -> None:
     assert series(policy, 3) == expected
-
-
-def test_a_last_interval_of_nothing_still_grows() -> None:
-    assert Backoff(1, 120, 2).next(0) == 1
-
-
-def test_a_lower_maximum_takes_effect_at_once() -> None:
-    assert Backoff(60, 120, 1.5).next(5000) == 120
 
 
 @given(

@@ -9,37 +9,19 @@ from tests.conftest import ManualClock
 
 
 def test_the_time_that_is_left_shrinks_until_there_is_none(clock: ManualClock) -> None:
+    """No effect begins without any: a reboot that begins too late happens under the hands of the next worker."""
     deadline = Deadline(clock, 10)
-    assert deadline.left() == 10
-    clock.now += 9
-    assert deadline.left() == 1
-    clock.now += 1
-    with pytest.raises(TimeLimitExceeded):
-        deadline.left()
-
-
-def test_one_step_may_have_a_limit_of_its_own(clock: ManualClock) -> None:
-    deadline = Deadline(clock, 10)
-    assert deadline.left(at_most=2) == 2
-    clock.now += 9
-    assert deadline.left(at_most=2) == 1
-
-
-def test_the_time_since_a_deadline_is_known(clock: ManualClock) -> None:
-    deadline = Deadline(clock, 10)
-    clock.now += 12
-    assert deadline.remaining() == -2
-    assert deadline.overdue(2)
-    assert not deadline.overdue(2.5)
-
-
-def test_no_effect_begins_when_the_time_is_up(clock: ManualClock) -> None:
-    """A reboot that begins too late happens under the hands of the next worker."""
-    deadline = Deadline(clock, 10)
+    assert (deadline.left(), deadline.left(at_most=2)) == (10, 2)
+    assert (deadline.within(3).left(), deadline.within(30).left()) == (3, 10)
     deadline.check()
-    clock.now += 10
-    with pytest.raises(TimeLimitExceeded):
-        deadline.check()
+    clock.now += 9
+    assert (deadline.left(), deadline.left(at_most=2)) == (1, 1)
+    clock.now += 1
+    for refused in (deadline.left, deadline.check):
+        with pytest.raises(TimeLimitExceeded):
+            refused()
+    clock.now += 2
+    assert (deadline.remaining(), deadline.overdue(2), deadline.overdue(2.5)) == (-2, True, False)
 
 
 def test_no_effect_begins_when_the_session_is_over(clock: ManualClock) -> None:
@@ -52,12 +34,6 @@ def test_no_effect_begins_when_the_session_is_over(clock: ManualClock) -> None:
     with pytest.raises(SessionExpired):
         deadline.check()
     assert deadline.left() == 5, "only effects are fenced: what is under way may still be read to its end"
-
-
-def test_a_part_ends_no_later_than_the_whole(clock: ManualClock) -> None:
-    whole = Deadline(clock, 10)
-    assert whole.within(3).left() == 3
-    assert whole.within(30).left() == 10
 
 
 def test_a_part_stands_behind_the_same_fence_or_its_own(clock: ManualClock) -> None:

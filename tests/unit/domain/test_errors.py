@@ -5,9 +5,7 @@ import re
 import pytest
 from shepherd_core.domain import errors
 from shepherd_core.domain.errors import ConfigError, Fault, ShepherdError, cause_of
-from shepherd_core.domain.errors.bmdb import SessionExpired, StatementFailed
 from shepherd_core.domain.errors.kinds import FailureKind
-from shepherd_core.domain.errors.provider import ProviderUnavailable
 
 from tests.support.errors import ALL
 
@@ -67,17 +65,7 @@ def test_a_foreign_error_is_unexpected_and_cut_to_length() -> None:
     assert cause.text.startswith("KeyError: ")
 
 
-def test_a_lost_session_is_not_to_be_tried_again() -> None:
-    assert not SessionExpired().retryable
-
-
 def test_all_faults_of_the_settings_are_in_one_error() -> None:
     error = ConfigError(["SHEPHERD_A is not set", "SHEPHERD_B is 7"])
     assert error.faults == ("SHEPHERD_A is not set", "SHEPHERD_B is 7")
     assert str(error) == "the settings are wrong:\n  - SHEPHERD_A is not set\n  - SHEPHERD_B is 7"
-
-
-def test_facts_are_attributes() -> None:
-    assert StatementFailed("refused", "23505").sqlstate == "23505"
-    assert ProviderUnavailable("busy", retry_after=7).retry_after == 7
-    assert ProviderUnavailable().retry_after is None
