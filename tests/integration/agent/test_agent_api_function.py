@@ -1,14 +1,11 @@
-"""The function that agents report to, as its endpoints call it, and real agents that report to it over HTTPS."""
+"""The function that agents report to, as its endpoints call it."""
 
 import json
-import ssl
-import threading
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 from shepherd_core.agent.endpoint import AgentRequest
@@ -17,20 +14,8 @@ from shepherd_core.domain.pace import Pace
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse
 from shepherd_core.wiring import agent_endpoint, pace
 
-from agent.shepherd_agent.ed25519 import PrivateKey
-from agent.shepherd_agent.hardware.inventory import Inventory
-from agent.shepherd_agent.installation.installer import Installer
-from agent.shepherd_agent.installation.permit import Permit
-from agent.shepherd_agent.reports.endpoint import Endpoint
-from agent.shepherd_agent.reports.heartbeat import Heartbeats
-from agent.shepherd_agent.reports.interval import Interval
-from agent.shepherd_agent.reports.reporter import Reporter, Unauthorized, milliseconds
 from functions.agent_api.app import lambda_handler
-from simulator.environment import certificate
-from simulator.environment.agent_endpoint import AgentEndpoint, function_invoker
-from simulator.lambda_.service import Invocation
 from tests.conftest import log_lines
-from tests.support.agents.installation_key import taught
 from tests.support.agents.signed_agent import SignedAgent
 from tests.support.bmdb.fleet import Fleet
 from tests.support.deployment import function_process
@@ -41,8 +26,6 @@ SAMPLE: dict[str, Any] = json.loads((ROOT / "events" / "agent_api.json").read_te
 HTTP_API_SAMPLE: dict[str, Any] = json.loads((ROOT / "tests" / "data" / "agent_api_http_api.json").read_text())
 EVERY_SAMPLE = pytest.mark.parametrize("sample", [SAMPLE, HTTP_API_SAMPLE], ids=["function-url", "http-api"])
 PREFIX = SAMPLE["rawPath"].rpartition("/")[0]
-HARDWARE = b"\x12\x05a fan"  # an AgentHardwareReport with one warning
-YEAR = 365 * 86_400_000
 
 
 @dataclass(frozen=True)
@@ -177,54 +160,3 @@ def test_a_warm_function_uses_the_connection_that_is_open(fleet: Fleet) -> None:
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'shepherd'"
     )
     assert fleet.sql(connections) == [[1]]
-
-
-# --- real agents ---
-
-
-class InThisProcess:
-    """Runs the function as Lambda does in one environment: one request at a time."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    def invoke(self, name: str, event: dict[str, Any]) -> Invocation:
-        with self._lock:
-            return Invocation(name, 0.0, result=invoke(event))
-
-
-class RealAgent:
-    """The agent's own code, without its process: its heartbeats are sent by hand."""
-
-    def __init__(self, fleet: Fleet, url: str, ca: bytes, command: Path, now: Callable[[], int] = milliseconds) -> None:
-        key = PrivateKey(bytes(range(32)))
-        self.machine_id: UUID = fleet.started_machine()
-        fleet.change(f"UPDATE machine_agent_started SET agent_public_key = '\\x{key.public.hex()}'")
-        permit = Permit(taught(str(self.machine_id)), f"{command}.generation")
-        self.installer = Installer(str(command), 20, permit)
-        reporter = Reporter(Endpoint(url, ca), key, str(self.machine_id), now)
-        interval = Interval({}, f"{command}.interval")
-        self.heartbeats = Heartbeats(reporter, Inventory(lambda: HARDWARE), self.installer, interval)
-
-
-@pytest.fixture
-def served(_environment: None, tmp_path: Path) -> Iterator[tuple[str, bytes]]:
-    tls, ca = certificate.make("127.0.0.1", tmp_path)
-    service = InThisProcess()
-    with AgentEndpoint(function_invoker(lambda: service, "agent_api"), tls=tls) as front:  # type: ignore[arg-type, return-value]  # all of it that is used
-        yield front.url, ssl.PEM_cert_to_DER_cert(ca.read_text())
-
-
-@pytest.mark.parametrize("wrong", [0, -40 * YEAR, 20 * YEAR], ids=["right", "behind", "ahead"])
-def test_an_agent_reports_over_https_whatever_its_clock_says(
-    fleet: Fleet, served: tuple[str, bytes], tmp_path: Path, wrong: int
-) -> None:
-    """All but the process is real. A refusal tells it the time of the database, and it is heard the second time."""
-    agent = RealAgent(fleet, *served, tmp_path / "agent.install", lambda: milliseconds() + wrong)
-    if wrong:
-        with pytest.raises(Unauthorized):
-            agent.heartbeats.send()
-    for _ in range(2):
-        agent.heartbeats.send()
-    assert fleet.facts(agent.machine_id) == {"agent_started", "agent_heartbeat"}
-    assert fleet.sql("SELECT hardware_report_raw FROM machine_hardware_report") == [[HARDWARE]]

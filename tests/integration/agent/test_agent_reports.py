@@ -124,6 +124,18 @@ def test_a_server_that_does_not_tell_the_time_changes_nothing(server: AgentServe
     assert [int(request.time) for request in server.requests] == [YEAR, YEAR + 1]
 
 
+def test_a_refusal_tells_a_wrong_clock_the_time(server: AgentServer) -> None:
+    """The next request is signed for it, wherever the machine's own clock stands."""
+    told = 50 * YEAR
+    server.answer = lambda _: Answer(401, time=str(told))
+    for wrong in (-40 * YEAR, 20 * YEAR):
+        reporter = Reporter(Endpoint(server.url, b""), KEY, "id", lambda wrong=wrong: told + wrong)  # type: ignore[misc]
+        for _ in range(2):
+            with pytest.raises(Unauthorized):
+                reporter.send("heartbeat", b"")
+        assert int(server.requests[-1].time) == told
+
+
 # --- heartbeats and hardware ---
 
 

@@ -111,9 +111,14 @@ def refusing(action: str) -> Any:
 NOTHING: dict[str, Any] = {"buckets": [], "objects": [], "parameters": [], "stacks": {}}
 
 
+PLANNED = ("bucket", "public access", "versions", "bmdb-password", "SSH key", "machines.json", "settings", "stack")
+
+
 def test_one_command_makes_everything(folder: Path) -> None:
-    exports, _ = deploy(folder, "--yes")
-    made = there()
+    exports, messages = deploy(folder, "--dry-run")
+    assert (there(), exports, [what for what in PLANNED if what not in messages]) == (NOTHING, [], [])
+    exports, messages = deploy(folder, "--yes")
+    made, s3 = there(), boto3.client("s3")
     (code,) = {each for each in made["objects"] if each.startswith("code/")}
     assert made == {
         "buckets": [BUCKET],
@@ -130,32 +135,20 @@ def test_one_command_makes_everything(folder: Path) -> None:
         "export SHEPHERD_SSH_KEY_PARAMETER=/shepherd/ssh-key",
         "export SHEPHERD_LOOP_MINUTES=0,0,0,0",
     ]
-
-
-def test_the_exports_of_another_stack_name_what_is_its_own(folder: Path) -> None:
-    (folder / "shepherd.toml").write_text(ANSWERS.replace("region", 'stack = "blue"\nregion'))
-    exports, _ = deploy(folder, "--yes")
-    assert {line.partition("=")[2] for line in exports} >= {"/blue/ssh-key", "blue", "ssm:/blue/installation-key"}
-
-
-def test_the_bucket_keeps_versions_and_nothing_public(folder: Path) -> None:
-    deploy(folder, "--yes")
-    s3 = boto3.client("s3")
+    # The bucket keeps versions and nothing public; secrets are encrypted and shown nowhere.
     assert s3.get_bucket_versioning(Bucket=BUCKET)["Status"] == "Enabled"
     assert set(s3.get_public_access_block(Bucket=BUCKET)["PublicAccessBlockConfiguration"].values()) == {True}
-
-
-def test_secrets_are_encrypted_and_shown_nowhere(folder: Path) -> None:
-    exports, messages = deploy(folder, "--yes")
+    assert s3.get_object(Bucket=BUCKET, Key="settings.toml")["Body"].read() == ANSWERS.encode()
     found = boto3.client("ssm").get_parameter(Name="/shepherd/bmdb-password", WithDecryption=True)["Parameter"]
     assert (found["Type"], found["Value"]) == ("SecureString", "geheim")
     assert "geheim" not in "".join(exports) + messages
-
-
-def test_the_settings_document_is_the_file_itself(folder: Path) -> None:
-    deploy(folder, "--yes")
-    stored = boto3.client("s3").get_object(Bucket=BUCKET, Key="settings.toml")["Body"].read()
-    assert stored == ANSWERS.encode()
+    again, messages = deploy(folder, "--yes")
+    assert "nothing to change" in messages
+    assert (there(), again) == (made, exports)
+    # The exports of another stack name what is its own.
+    (folder / "shepherd.toml").write_text(ANSWERS.replace("region", 'stack = "blue"\nregion'))
+    exports, _ = deploy(folder, "--yes")
+    assert {line.partition("=")[2] for line in exports} >= {"/blue/ssh-key", "blue", "ssm:/blue/installation-key"}
 
 
 @pytest.mark.parametrize("before", [None, "# of this morning"])
@@ -183,31 +176,6 @@ def test_two_operators_do_not_overwrite_each_other(
     assert "provisioner.max_machines is unset instead of 7\n" in messages
 
 
-def test_a_dry_run_lists_each_change_and_makes_none(folder: Path) -> None:
-    exports, messages = deploy(folder, "--dry-run")
-    assert there() == NOTHING
-    assert exports == []
-    for what in (
-        "bucket",
-        "public access",
-        "versions",
-        "bmdb-password",
-        "SSH key",
-        "machines.json",
-        "settings",
-        "stack",
-    ):
-        assert what in messages
-
-
-def test_a_second_run_finds_nothing_to_change(folder: Path) -> None:
-    deploy(folder, "--yes")
-    before = there()
-    exports, messages = deploy(folder, "--yes")
-    assert "nothing to change" in messages
-    assert (there(), exports[0]) == (before, f"export AWS_DEFAULT_REGION={REGION}")
-
-
 @pytest.mark.parametrize("action", CHANGING)
 def test_a_deployment_is_completed_from_wherever_it_stopped(
     folder: Path, action: str, monkeypatch: pytest.MonkeyPatch
@@ -231,21 +199,15 @@ def test_a_changed_answer_updates_the_stack(folder: Path) -> None:
     assert {"ParameterKey": "BmdbHost", "ParameterValue": "other.example.com"} in stack["Parameters"]
 
 
-def test_changed_code_updates_the_stack_alone(folder: Path) -> None:
-    deploy(folder, "--yes")
-    small_stack.build(folder / "build", Other={"Type": "AWS::SQS::Queue"})
-    _, messages = deploy(folder, "--dry-run")
-    assert "update the stack shepherd: the code or the template is another" in messages
-    assert "secret" not in messages
-    assert "bucket" not in messages
-
-
 def test_code_goes_when_no_rollback_needs_it(folder: Path) -> None:
     """With all its versions in the bucket, which would be paid for. Here that is the template, which was read once."""
     kept: list[set[str]] = []
     for number in range(3):
         small_stack.build(folder / "build", **{f"Other{number}": {"Type": "AWS::SQS::Queue"}})
         _, messages = deploy(folder, "--dry-run")
+        if number > 0:
+            assert "update the stack shepherd: the code or the template is another" in messages
+            assert "secret" not in messages
         assert (f"delete 1 of s3://{BUCKET}/code/" in messages) is (number > 0)
         deploy(folder, "--yes")
         versions = boto3.client("s3").list_object_versions(Bucket=BUCKET, Prefix="code/")
@@ -270,13 +232,6 @@ def test_a_bucket_in_another_region_is_refused(folder: Path) -> None:
     _, messages = deploy(folder, "--yes", status=1)
     assert f"the bucket {BUCKET} is in us-west-2" in messages
     assert there() == before
-
-
-def test_a_secret_without_a_source_stops_before_the_stack(folder: Path) -> None:
-    (folder / "shepherd.toml").write_text(ANSWERS.replace('bmdb-password = "password"', ""))
-    _, messages = deploy(folder, "--yes", status=1)
-    assert "/shepherd/bmdb-password is not in SSM" in messages
-    assert there()["stacks"] == {}
 
 
 def test_a_stored_secret_follows_its_source(folder: Path) -> None:
@@ -318,20 +273,25 @@ def test_a_typed_secret_is_stored_and_not_shown(folder: Path, endpoint: str) -> 
     assert (stored["Value"], stored["Type"]) == ("hunter2", "SecureString")
 
 
-def test_a_secret_in_place_of_its_source_is_shown_nowhere(folder: Path) -> None:
-    """Nor stored: the answers are uploaded, with whatever they hold."""
-    (folder / "shepherd.toml").write_text(ANSWERS.replace('"password"', '"hunter2"'))
+@pytest.mark.parametrize(
+    ("answer", "content", "told"),
+    [
+        # The answers are uploaded, with whatever they hold.
+        ('"hunter2"', b"", "the secret /shepherd/bmdb-password cannot be read"),
+        ('"password"', b"hunter2\xff\n", "the secret /shepherd/bmdb-password: it must be printable text"),
+        (None, b"hunter2", "/shepherd/bmdb-password is not in SSM"),
+    ],
+    ids=["in place of its source", "no text", "without a source"],
+)
+def test_a_secret_that_is_none_is_shown_nowhere(folder: Path, answer: str | None, content: bytes, told: str) -> None:
+    given = "" if answer is None else f"bmdb-password = {answer}"
+    (folder / "shepherd.toml").write_text(ANSWERS.replace('bmdb-password = "password"', given))
+    (folder / "password").write_bytes(content)
     exports, messages = deploy(folder, "--yes", status=1)
-    assert "the secret /shepherd/bmdb-password cannot be read" in messages
+    assert told in messages
     assert "hunter2" not in messages + str(exports)
-    assert there() == NOTHING
-
-
-def test_a_secret_that_is_no_text_is_refused(folder: Path) -> None:
-    (folder / "password").write_bytes(b"ge\xffheim\n")
-    _, messages = deploy(folder, "--yes", status=1)
-    assert "the secret /shepherd/bmdb-password: it must be printable text" in messages
-    assert there()["parameters"] == []
+    found = there()
+    assert (found["stacks"], "/shepherd/bmdb-password" in found["parameters"]) == ({}, False)
 
 
 def destroy(folder: Path, *options: str, status: int = 0) -> str:
@@ -344,12 +304,17 @@ def destroy(folder: Path, *options: str, status: int = 0) -> str:
 def test_destroying_deletes_the_stack_and_nothing_else(folder: Path) -> None:
     deploy(folder, "--yes")
     before = there()
+    assert "goes: the stack shepherd" in destroy(folder, "--dry-run")
+    assert there() == before
     messages = destroy(folder, "--yes")
     assert there() == {**before, "stacks": {}}
     for stays in (*before["parameters"], BUCKET, "db.example.com"):
         assert f"{stays} " in messages
     assert "1 AWS::SQS::Queue: Queue" in messages
     assert "there is no stack" in destroy(folder, "--yes")
+    _, messages = deploy(folder, "--yes")
+    assert "secret" not in messages
+    assert there() == before
 
 
 @pytest.mark.parametrize("command", ["deploy", "destroy"])
@@ -362,21 +327,6 @@ def test_the_stack_of_something_else_is_left_alone(folder: Path, command: str) -
     assert result.exit_code != 0
     assert "the stack shepherd is not Shepherd's" in result.output
     assert there() == before
-
-
-def test_a_dry_run_destroys_nothing(folder: Path) -> None:
-    deploy(folder, "--yes")
-    before = there()
-    assert "goes: the stack shepherd" in destroy(folder, "--dry-run")
-    assert there() == before
-
-
-def test_a_destroyed_deployment_can_be_deployed_again(folder: Path) -> None:
-    deploy(folder, "--yes")
-    destroy(folder, "--yes")
-    _, messages = deploy(folder, "--yes")
-    assert "secret" not in messages
-    assert there()["stacks"] == {"shepherd": "CREATE_COMPLETE"}
 
 
 def test_a_deletion_that_ends_meanwhile_is_waited_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,22 +365,20 @@ def test_a_stack_whose_creation_failed_is_deleted_when_confirmed(folder: Path, s
     assert there()["stacks"] == {}
 
 
-def test_an_update_that_stopped_halfway_is_not_done(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("status", "remedy"),
+    [
+        ("UPDATE_FAILED", "rollback-stack --stack-name"),
+        ("UPDATE_ROLLBACK_FAILED", "continue-update-rollback --stack-name"),
+    ],
+)
+def test_a_stack_that_stopped_halfway_is_for_a_person(folder: Path, status: str, remedy: str) -> None:
     """Template and answers are those that were wanted; what was made of them is not."""
     deploy(folder, "--yes")
-    only_stack().status = "UPDATE_FAILED"
-    _, messages = deploy(folder, "--dry-run")
-    assert "update the stack shepherd: it is UPDATE_FAILED" in messages
-    _, messages = deploy(folder, "--yes", status=1)
-    assert "aws cloudformation rollback-stack --stack-name shepherd" in messages
-
-
-def test_a_rollback_that_failed_is_for_a_person(folder: Path) -> None:
-    deploy(folder, "--yes")
-    stack = only_stack()
-    stack.status = "UPDATE_ROLLBACK_FAILED"
-    _, messages = deploy(folder, "--yes", status=1)
-    assert "continue-update-rollback --stack-name shepherd" in messages
+    only_stack().status = status
+    if status == "UPDATE_FAILED":
+        assert "update the stack shepherd: it is UPDATE_FAILED" in deploy(folder, "--dry-run")[1]
+    assert f"aws cloudformation {remedy} shepherd" in deploy(folder, "--yes", status=1)[1]
 
 
 @pytest.fixture
@@ -559,31 +507,30 @@ def test_why_a_nested_stack_failed_is_told(folder: Path, monkeypatch: pytest.Mon
     assert messages.endswith("  - BmdbSchema: SchemaMismatch: x\n  - DriftedAlarm: no permission\n")
 
 
-def told_of_failure(folder: Path, reason: str, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.mark.parametrize(
+    ("reason", "logged", "told"),
+    [
+        ("SchemaMismatch: x", False, "  - BmdbSchema: SchemaMismatch: x\n"),
+        # CloudFormation takes 4 KB of it, and the rollback deletes the log that has the rest.
+        (SHORT, True, f"  - BmdbSchema: {WHOLE}\n"),
+        (SHORT, False, "/aws/lambda/shepherd-migrator cannot be read: ResourceNotFoundException"),
+    ],
+    ids=["alone", "whole", "without its log"],
+)
+def test_a_failure_is_told_whole_without_what_follows_from_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, reason: str, told: str, *, logged: bool
+) -> None:
+    logs, group = boto3.client("logs"), {"logGroupName": "/aws/lambda/shepherd-migrator"}
+    if logged:
+        logs.create_log_group(**group)
+        logs.create_log_stream(**group, logStreamName="one")
+        record = {"message": "deployment failed", "exception": f"Traceback:\n  x\nshepherd_core.domain.{WHOLE}"}
+        lines = [{"timestamp": int(time.time() * 1000), "message": json.dumps(record)}]
+        logs.put_log_events(**group, logStreamName="one", logEvents=lines)
     monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", failing(reason))
     _, messages = deploy(folder, "--yes", status=1)
-    return messages.partition("the stack shepherd is ROLLBACK_COMPLETE:\n")[2]
-
-
-def test_a_failure_is_told_without_what_follows_from_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert told_of_failure(folder, "SchemaMismatch: x", monkeypatch) == "  - BmdbSchema: SchemaMismatch: x\n"
-
-
-def test_the_whole_reason_of_the_migrator_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CloudFormation takes 4 KB of it, and the rollback deletes the log that has the rest."""
-    logs, group = boto3.client("logs"), {"logGroupName": "/aws/lambda/shepherd-migrator"}
-    logs.create_log_group(**group)
-    logs.create_log_stream(**group, logStreamName="one")
-    record = {"message": "deployment failed", "exception": f"Traceback:\n  x\nshepherd_core.domain.{WHOLE}"}
-    lines = [{"timestamp": int(time.time() * 1000), "message": json.dumps(record)}]
-    logs.put_log_events(**group, logStreamName="one", logEvents=lines)
-    assert told_of_failure(folder, SHORT, monkeypatch) == f"  - BmdbSchema: {WHOLE}\n"
-
-
-def test_a_log_that_is_gone_is_no_second_failure(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = told_of_failure(folder, SHORT, monkeypatch)
-    assert SHORT in told
-    assert "/aws/lambda/shepherd-migrator cannot be read: ResourceNotFoundException" in told
+    found = messages.partition("the stack shepherd is ROLLBACK_COMPLETE:\n")[2]
+    assert told in found if reason == SHORT and not logged else found == told
 
 
 @pytest.fixture

@@ -5,13 +5,11 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.machines import pauses
-from shepherd_core.bmdb.machines.search import Search, matching
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Failure
 from shepherd_core.domain.errors.machine import SshTimedOut
 from shepherd_core.domain.machine import Process
 
-from shepherdctl.selection import Selection
 from tests.support.bmdb.fleet import Fleet, claimed
 from tests.support.command_line import CommandLine
 
@@ -122,15 +120,6 @@ def test_pages_follow_each_other(fleet: Fleet, machines: dict[UUID, str], order:
 )
 def test_a_wrong_filter_is_refused_with_its_value(fleet: Fleet, arguments: str, message: str) -> None:
     assert message in CommandLine(fleet.settings).told("machine", "list", *arguments.split(), status=2)
-
-
-def test_a_search_for_ids_goes_through_them_alone(fleet: Fleet, machines: dict[UUID, str]) -> None:
-    """They are read page by page as well, and in the order of a command that changes them."""
-    wanted = sorted(machines, reverse=True)[:3]
-    search = Search(machine_ids=tuple(wanted))
-    assert [each.machine_id for each in matching(fleet.connection, search, page=1)] == sorted(wanted)
-    found = Selection(tuple(map(str, wanted)), Search()).to_change(fleet.connection)
-    assert [each.machine_id for each in found] == wanted
 
 
 @pytest.mark.parametrize(

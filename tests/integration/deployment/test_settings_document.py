@@ -5,11 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 from shepherd_core import telemetry
 from shepherd_core.domain.errors import ConfigError, ShepherdError, SourceMissing, SourceUnavailable
-from shepherd_core.settings.document import LIMIT_BYTES
 from shepherd_core.settings.functions.loops import InitializerSettings
 from shepherd_core.telemetry import Metric
 from shepherd_core.wiring import agent_endpoint, loops, settings
@@ -20,41 +18,44 @@ from tests.integration.deployment.test_handlers import invoke, output
 from tests.support.bmdb.fleet import Fleet
 from tests.support.deployment import function_process
 
-BUCKET = "shepherd-bucket"
-S3, SSM = f"s3://{BUCKET}/settings.toml", "ssm:/shepherd/settings"
 GOOD = "version = 1\n[recoverer]\nstartup_timeout_seconds = 2000\n"
 OTHER = "version = 1\n[recoverer]\nstartup_timeout_seconds = 3000\n"
 BAD = "version = 1\n[recoverer]\nstartup_timeout_seconds = 0\nchunk = 3\n"
 
 
-def upload(source: str, text: str) -> None:
-    if source == S3:
-        boto3.client("s3").put_object(Bucket=BUCKET, Key="settings.toml", Body=text.encode())
-    else:
-        boto3.client("ssm").put_parameter(Name="/shepherd/settings", Value=text, Type="String", Overwrite=True)
+class Source:
+    """Where the document is; where it is read from AWS, tests/integration/cli/settings reads it."""
 
+    def __init__(self) -> None:
+        self.holds: str | ShepherdError = SourceMissing()
 
-@pytest.fixture(params=[S3, SSM])
-def source(aws: None, request: pytest.FixtureRequest) -> str:
-    boto3.client("s3").create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
-    found: str = request.param
-    return found
+    def __call__(self, _: str) -> bytes:
+        if isinstance(self.holds, ShepherdError):
+            raise self.holds
+        return self.holds.encode()
 
 
 @pytest.fixture
-def in_force(source: str, clock: ManualClock) -> DocumentInForce:
-    return DocumentInForce(source, fetch, clock)
+def source() -> Source:
+    return Source()
+
+
+@pytest.fixture
+def in_force(source: Source, clock: ManualClock) -> DocumentInForce:
+    return DocumentInForce("s3://shepherd-bucket/settings.toml", source, clock)
 
 
 def startup(in_force: DocumentInForce) -> object:
     return in_force.refresh().tables["recoverer"]["startup_timeout_seconds"]
 
 
-def test_warm_functions_see_a_change_after_a_minute(in_force: DocumentInForce, source: str, clock: ManualClock) -> None:
+def test_warm_functions_see_a_change_after_a_minute(
+    in_force: DocumentInForce, source: Source, clock: ManualClock
+) -> None:
     """Stated in docs/settings.md; more often would put S3 into the path of every heartbeat."""
-    upload(source, GOOD)
+    source.holds = GOOD
     assert startup(in_force) == 2000
-    upload(source, OTHER)
+    source.holds = OTHER
     clock.now += RELOAD_SECONDS - 0.1
     assert startup(in_force) == 2000
     clock.now += 0.1
@@ -64,85 +65,58 @@ def test_warm_functions_see_a_change_after_a_minute(in_force: DocumentInForce, s
     assert in_force.refresh() is changed, "what is as before is not checked again"
 
 
-def test_a_cold_function_fails_with_every_fault(in_force: DocumentInForce, source: str) -> None:
+def test_a_cold_function_fails_with_every_fault(in_force: DocumentInForce, source: Source) -> None:
     """By defaults it might reboot what the operator's settings protect."""
-    with pytest.raises(SourceMissing):
-        in_force.refresh()
-    upload(source, BAD)
+    for missing in (SourceMissing(), SourceUnavailable()):
+        source.holds = missing
+        with pytest.raises(type(missing)):
+            in_force.refresh()
+    source.holds = BAD
     with pytest.raises(ConfigError) as caught:
         in_force.refresh()
     assert {fault.split()[0] for fault in caught.value.faults} == {
         "recoverer.chunk",
         "recoverer.startup_timeout_seconds",
     }
-    upload(source, GOOD)
+    source.holds = GOOD
     assert startup(in_force) == 2000, "and asks again at once"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("holds", "said"),
     [
         (BAD, "recoverer.chunk is unknown"),
         ("version = 1\n[recoverer", "is not TOML"),
         ("version = 1\n[recoverer]\nheartbeat_timeout_seconds = 60\n", "lose three requests"),
+        (SourceMissing("it is gone"), "it is gone"),
+        (SourceUnavailable("an outage"), "an outage"),
     ],
-    ids=["faults", "no TOML", "rule"],
+    ids=["faults", "no TOML", "rule", "gone", "outage"],
 )
 def test_a_refused_document_leaves_the_last_good_one_in_force(
-    in_force: DocumentInForce, source: str, clock: ManualClock, capsys: pytest.CaptureFixture[str], text: str, said: str
+    in_force: DocumentInForce,
+    source: Source,
+    clock: ManualClock,
+    capsys: pytest.CaptureFixture[str],
+    holds: str | ShepherdError,
+    said: str,
 ) -> None:
     """A typing error must not stop a fleet; it is logged with every fault until it is mended."""
-    upload(source, GOOD)
+    source.holds = GOOD
     in_force.refresh()
-    upload(source, text)
+    source.holds = holds
     for _ in range(2):
         clock.now += RELOAD_SECONDS
         assert startup(in_force) == 2000
         assert in_force.refused
         (line,) = output(capsys)[1]
-        assert (line["level"], line["message"]) == (
-            "ERROR",
-            "settings document refused: the last good one stays in force",
-        )
+        assert line["level"] == "ERROR"
+        assert line["message"] == "settings document refused: the last good one stays in force"
         assert said in str(line["faults"])
-    upload(source, GOOD)
+    source.holds = GOOD
     clock.now += RELOAD_SECONDS
     assert startup(in_force) == 2000
     assert not in_force.refused
-
-
-def test_unreadable_documents_leave_the_last_one(in_force: DocumentInForce, source: str, clock: ManualClock) -> None:
-    upload(source, GOOD)
-    in_force.refresh()
-    if source == S3:
-        upload(source, GOOD + "#" * LIMIT_BYTES)
-        clock.now += RELOAD_SECONDS
-        assert startup(in_force) == 2000
-        assert in_force.refused
-        boto3.client("s3").delete_object(Bucket=BUCKET, Key="settings.toml")
-    else:
-        boto3.client("ssm").delete_parameter(Name="/shepherd/settings")
-    clock.now += RELOAD_SECONDS
-    assert startup(in_force) == 2000
-    assert in_force.refused
-
-
-def test_only_warm_functions_survive_an_outage_of_the_source(clock: ManualClock) -> None:
-    answers: list[bytes | ShepherdError] = [SourceUnavailable(), GOOD.encode(), SourceUnavailable()]
-
-    def read(_: str) -> bytes:
-        answer = answers.pop(0)
-        if isinstance(answer, ShepherdError):
-            raise answer
-        return answer
-
-    in_force = DocumentInForce(S3, read, clock)
-    with pytest.raises(SourceUnavailable):
-        in_force.refresh()
-    assert startup(in_force) == 2000
-    clock.now += RELOAD_SECONDS
-    assert startup(in_force) == 2000
-    assert answers == []
 
 
 # --- in the functions ---

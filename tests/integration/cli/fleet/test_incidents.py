@@ -137,12 +137,6 @@ class Incident:
 
 INCIDENTS = [
     Incident(
-        rack_without_power,
-        "recovery-limited",
-        ["location rack 7", "4  Recoverer  ssh-timed-out: no answer in 5 s", "Look at the machine and the network"],
-        "shepherdctl causes --provider static --location 'rack 7'",
-    ),
-    Incident(
         one_rack_of_a_hundred,
         "recovery-limited",
         ["rack 7           static           4          4\n", "4  Recoverer  ssh-timed-out: no answer in 5 s"],
@@ -181,21 +175,6 @@ INCIDENTS = [
         provider_away,
         "provider-away",
         ["static does not answer as it should", "provider-unavailable: GET /server: status 503", "Nothing, unless"],
-    ),
-    Incident(
-        bad_agent,
-        "bad-agent",
-        [
-            "ab12 fails on 3 machines",
-            "agent-exited: status 7: cannot execute binary file",
-            "deploy a version",
-        ],
-        "shepherdctl causes",
-    ),
-    Incident(
-        credential_refused,
-        "provider-away",
-        ["provider-unusable: GET /server: status 401: invalid token", "correct the credential"],
     ),
 ]
 

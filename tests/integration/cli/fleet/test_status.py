@@ -62,18 +62,6 @@ def test_status_counts_who_is_paused(shepherdctl: CommandLine, fleet: Fleet, arg
     assert listed.total() == paused
 
 
-def test_each_provider_has_a_line_with_its_states(shepherdctl: CommandLine, fleet: Fleet) -> None:
-    fleet.provided_machine("equinix")
-    fleet.sql("INSERT INTO machine_creation_intent VALUES (:id, 'equinix', NULL, now())", id=fleet.bare_machine())
-    result = shepherdctl("status")
-    assert [line.split() for line in result.stdout.splitlines()[1:]] == [
-        ["equinix", "2", "1", "1"],
-        ["static", "10", "2", "2", "2", "2", "2"],
-    ]
-    assert result.stdout.splitlines()[0].split("  ")[:4] == ["PROVIDER", "MACHINES", "CREATING", "NEEDS AGENT"]
-    assert result.stderr == ""
-
-
 def test_a_small_budget_is_shown_with_figures_and_waiters(shepherdctl: CommandLine, fleet: Fleet) -> None:
     fleet.sql(
         f"{BUDGET} VALUES ('equinix', '', 0, 'silent', 'no machine reports', now() - interval '4 minutes'), "
@@ -99,14 +87,24 @@ def test_a_small_budget_is_shown_with_figures_and_waiters(shepherdctl: CommandLi
     ]
 
 
-def test_machines_waiting_for_the_limit_are_shown_with_their_age(shepherdctl: CommandLine, fleet: Fleet) -> None:
+def test_each_provider_has_its_states_and_what_waits_for_the_limit(shepherdctl: CommandLine, fleet: Fleet) -> None:
+    fleet.provided_machine("equinix")
+    fleet.sql("INSERT INTO machine_creation_intent VALUES (:id, 'equinix', NULL, now())", id=fleet.bare_machine())
     fleet.sql(
         "INSERT INTO provisioner_lock (provider, waiting, max_machines, waiting_seen_at) VALUES "
         "('equinix', 20, 50, now() - interval '3 minutes'), ('static', 0, 50, now()), "
         "('ec2', 7, 50, now() - interval '25 hours')"
     )
-    lines = [" ".join(line.split()) for line in shepherdctl.read("status").splitlines()[-2:]]
-    assert lines == ["UNUSED PROVIDER REASON SEEN", "20 equinix the limit of 50 machines is reached 3 min ago"]
+    result = shepherdctl("status")
+    titles, *lines = result.stdout.splitlines()
+    assert titles.split("  ")[:4] == ["PROVIDER", "MACHINES", "CREATING", "NEEDS AGENT"]
+    assert [" ".join(line.split()) for line in lines if line] == [
+        "equinix 2 1 1",
+        "static 10 2 2 2 2 2",
+        "UNUSED PROVIDER REASON SEEN",
+        "20 equinix the limit of 50 machines is reached 3 min ago",
+    ]
+    assert result.stderr == ""
     (told,) = shepherdctl.load("status")["waiting"]
     assert (told["provider"], told["waiting"], told["max_machines"]) == ("equinix", 20, 50)
 
@@ -239,6 +237,9 @@ def test_the_worst_locations_are_shown(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("seconds", [2 * HOUR, -2 * HOUR])
 def test_a_clock_that_jumped_is_told(fleet: Fleet, clock: ManualClock, seconds: float) -> None:
+    """The last checkpoint of a server whose clock did not lies in the past."""
+    fleet.sql("CHECKPOINT")
+    assert -HOUR < fleet_status.read(fleet.connection).checkpoint_ahead_seconds <= 0
     fleet.move_clock(seconds)
     assert fleet_status.read(fleet.connection).clock_ahead_seconds == pytest.approx(seconds, abs=60)
 
@@ -282,12 +283,6 @@ def full_disk(fleet: Fleet) -> Iterator[None]:
     finally:
         for name in names:
             name.unlink(missing_ok=True)
-
-
-def test_the_last_checkpoint_says_whether_the_clock_jumped(fleet: Fleet) -> None:
-    """Of a server whose clock did not, it lies in the past."""
-    fleet.sql("CHECKPOINT")
-    assert -HOUR < fleet_status.read(fleet.connection).checkpoint_ahead_seconds <= 0
 
 
 def test_the_status_is_told_to_prometheus(shepherdctl: CommandLine, fleet: Fleet) -> None:

@@ -161,10 +161,21 @@ def test_without_the_key_nothing_is_requested(fleet: Fleet, aws: None, source: s
     assert fleet.sql("SELECT * FROM machine_os_installation_request") == []
 
 
+@pytest.mark.parametrize(("typed", "status"), [("machine-1\n", 0), ("machine-2\n", 1), ("yes\n", 1), ("\x04", 1)])
+def test_an_installation_needs_the_name_of_the_machine(fleet: Fleet, typed: str, status: int) -> None:
+    fleet.unhealthy_machine()
+    shown = CommandLine(fleet.settings).on_terminal(
+        80, "machine", "install", "machine-1", *IMAGE, typed=typed, status=status, everything=True
+    )
+    assert ("no agent reports from the machine now" in " ".join(shown.split())) is (status == 0)
+    assert len(fleet.sql("SELECT * FROM machine_os_installation_request")) == (status == 0)
+
+
 def test_a_pending_request_is_replaced_only_on_request(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """It may be running: two operators at one machine must learn of each other."""
     fleet.started_machine()
-    shepherdctl.read("machine", "install", "machine-1", *IMAGE, "--yes", "--replace")
+    first = shepherdctl("machine", "install", "machine-1", *IMAGE, "--yes", "--replace")
+    assert "in the response to its next heartbeat" in first.stderr
     fleet.pass_time(300)
     for arguments in (["--yes"], ["--dry-run"]):
         refused = shepherdctl.told("machine", "install", "machine-1", *IMAGE, *arguments, status=1)
@@ -185,16 +196,6 @@ def test_a_dry_run_shows_the_request_and_changes_nothing(fleet: Fleet, shepherdc
     assert "Generation 4 was installed" in result.stderr
     assert "the Recoverer reboots it" in result.stderr
     assert fleet.sql("SELECT generation FROM machine_os_installation_request") == [[4]]
-
-
-@pytest.mark.parametrize(
-    ("typed", "status"), [("machine-1\n", 0), ("machine-2\n", 1), ("y\n", 1), ("yes\n", 1), ("\n", 1), ("\x04", 1)]
-)
-def test_an_installation_needs_the_name_of_the_machine(fleet: Fleet, typed: str, status: int) -> None:
-    fleet.started_machine()
-    shepherdctl = CommandLine(fleet.settings)
-    shepherdctl.on_terminal(80, "machine", "install", "machine-1", *IMAGE, typed=typed, status=status)
-    assert len(fleet.sql("SELECT * FROM machine_os_installation_request")) == (status == 0)
 
 
 @pytest.mark.parametrize(
@@ -255,19 +256,6 @@ def test_an_installation_that_no_agent_can_carry_out_is_refused(fleet: Fleet, ar
         "machine", "install", "machine-1", "--yes", *arguments, status=2
     )
     assert fleet.sql("SELECT * FROM machine_os_installation_request") == []
-
-
-@pytest.mark.parametrize(
-    ("plant", "words"),
-    [
-        ("provided_machine", "no agent reports from the machine now"),
-        ("unhealthy_machine", "no agent reports from the machine now"),
-        ("started_machine", "in the response to its next heartbeat"),
-    ],
-)
-def test_the_time_until_the_machine_learns_of_it_is_shown(fleet: Fleet, plant: str, words: str) -> None:
-    getattr(fleet, plant)()
-    assert words in CommandLine(fleet.settings)("machine", "install", "machine-1", *IMAGE, "--yes").stderr
 
 
 def test_neither_parameters_nor_what_entitles_to_an_image_is_shown(fleet: Fleet, tmp_path: Path) -> None:

@@ -55,6 +55,12 @@ def paused(fleet: Fleet) -> UUID:
     return machine_id
 
 
+def failed_and_paused(fleet: Fleet) -> UUID:
+    machine_id = failed(fleet, interval=2 * HOUR)
+    pauses.pause(fleet.connection, owner="alice", reason="moving racks", machine_id=machine_id, seconds=HOUR)
+    return machine_id
+
+
 def held_back(fleet: Fleet) -> UUID:
     machine_id = fleet.unhealthy_machine()
     session = fleet.open_session()
@@ -108,6 +114,11 @@ CASES: dict[str, tuple[Callable[[Fleet], UUID], Verdict, Verdict]] = {
     "failed for good, and its agent reports": (lambda fleet: fleet.fail(fleet.reporting_machine(60)), STARTED, REPORTS),
     "locked": (locked, ("locked", "being worked on by test (a test)"), NO_AGENT),
     "paused": (paused, ("paused", "paused by alice: moving racks"), NO_AGENT),
+    "paused, and backing off for longer": (
+        failed_and_paused,
+        ("paused", "paused by alice: moving racks"),
+        NO_AGENT,
+    ),
     "held back": (held_back, STARTED, ("backoff", "waiting: the budget of location ams, 1 an hour, is used up")),
     "rebooted": (
         awaited,
@@ -128,6 +139,7 @@ ENDS = {
     ("reporting", "recoverer"): (9, 9),
     ("agent just started", "recoverer"): (30, 30),
     ("paused", "initializer"): (60, 60),
+    ("paused, and backing off for longer", "initializer"): (60, 120),
     ("locked", "initializer"): (60, 60),
     ("held back", "recoverer"): (5, 5),
     ("in quarantine", "recoverer"): (None, None),
@@ -163,25 +175,6 @@ def ends(process: dict[str, Any], name: str, now: datetime) -> int | None:
     return process[name] and round((datetime.fromisoformat(process[name]) - now).total_seconds() / 60)
 
 
-def test_what_to_do_follows_the_reasons(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    """No loop removes such a cause, so an operator must; the reasons name it for both loops, the cure comes once."""
-    machine_id = failed(fleet)
-    fleet.sql("UPDATE work_backoff SET kind = 'ssh-host-key-changed', cause = 'it has another key'")
-    told = shepherdctl("machine", "why", str(machine_id))
-    assert told.stderr.splitlines() == [
-        f"machine machine-1 ({machine_id})",
-        f"ssh-host-key-changed: {CURES['ssh-host-key-changed']} (docs/failures.md#ssh-host-key-changed)",
-    ]
-
-
-def test_the_next_try_is_when_everything_that_blocks_has_ended(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    machine_id = failed(fleet, interval=2 * HOUR)
-    pauses.pause(fleet.connection, owner="alice", reason="moving racks", machine_id=machine_id, seconds=HOUR)
-    told = shepherdctl.load("machine", "why", str(machine_id))
-    now = server.now(fleet.connection)
-    assert (ends(told["loops"][0], "until", now), ends(told["loops"][0], "next_at", now)) == (60, 120)
-
-
 def test_retry_ends_backoffs_and_leaves_a_line_of_history(fleet: Fleet, shepherdctl: CommandLine) -> None:
     machine_id = failed(fleet)
     tried = shepherdctl.load("machine", "retry", str(machine_id), *REASON, "--dry-run")
@@ -197,6 +190,19 @@ def test_retry_ends_backoffs_and_leaves_a_line_of_history(fleet: Fleet, shepherd
     assert held.last_interval_seconds is None, "it begins with a short wait again"
 
 
+def test_a_backoff_that_is_over_is_only_ended_of_a_suspect(fleet: Fleet, shepherdctl: CommandLine) -> None:
+    """Or it would be worked on alone for longer, of which the dry run tells too."""
+    machine_id = failed(fleet)
+    fleet.pass_time(600)
+    arguments = ("machine", "retry", str(machine_id), *REASON)
+    assert "no backoff is in force" in shepherdctl.told(*arguments)
+    assert fleet.events(machine_id) == ["Started", "Failed"]
+    fleet.sql("UPDATE work_backoff SET deaths = 1")
+    tried = shepherdctl.load(*arguments, "--dry-run")["machines"]
+    assert len(tried[0]["ended"]) == 1
+    assert shepherdctl.load(*arguments)["machines"] == tried
+
+
 def test_retry_can_be_of_one_process(fleet: Fleet, shepherdctl: CommandLine) -> None:
     machine_id = failed(fleet, RECOVER)
     arguments = ("machine", "retry", str(machine_id), *REASON, "--owner", "carol", "--loop")
@@ -205,24 +211,6 @@ def test_retry_can_be_of_one_process(fleet: Fleet, shepherdctl: CommandLine) -> 
     assert claimed(fleet.open_session(), RECOVER) == []
     assert len(shepherdctl.load(*arguments, "recoverer")["machines"][0]["ended"]) == 1
     assert ids(claimed(fleet.open_session(), RECOVER)) == [machine_id]
-
-
-def test_retry_tries_a_suspect_together_with_others_again(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    """The dry run names the suspicion too, also when its backoff is over: that it is worked on alone would end."""
-    machine_id = failed(fleet)
-    fleet.pass_time(600)
-    fleet.sql("UPDATE work_backoff SET deaths = 1")
-    arguments = ("machine", "retry", str(machine_id), *REASON)
-    tried = shepherdctl.load(*arguments, "--dry-run")["machines"]
-    assert len(tried[0]["ended"]) == 1
-    assert shepherdctl.load(*arguments)["machines"] == tried
-
-
-def test_retry_without_a_backoff_says_so_and_writes_nothing(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    machine_id = failed(fleet)
-    fleet.pass_time(600)
-    assert "no backoff is in force" in shepherdctl.told("machine", "retry", str(machine_id), *REASON)
-    assert fleet.events(machine_id) == ["Started", "Failed"]
 
 
 def test_a_machine_in_quarantine_is_seen_and_given_back(fleet: Fleet, shepherdctl: CommandLine) -> None:
@@ -248,14 +236,3 @@ def test_a_machine_in_quarantine_is_seen_and_given_back(fleet: Fleet, shepherdct
     assert ids(claimed(fleet.open_session(), START)) == [machine_id]
     assert "carol: cable replaced" in shepherdctl.read("history", str(machine_id))
     assert "is not in quarantine" in shepherdctl.told(*arguments, status=1)
-
-
-def test_the_history_shows_the_steps(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    machine_id = fleet.unhealthy_machine()
-    fleet.sql(
-        "INSERT INTO work_history (machine_id, process, event, step, failed_cause) "
-        "VALUES (:id, 'ShepherdRecovery', 'NotTaken', 'power-cycle', 'the provider refused')",
-        id=machine_id,
-    )
-    assert "NotTaken  power-cycle  the provider refused" in shepherdctl.read("history", str(machine_id))
-    assert [line["step"] for line in shepherdctl.load("history", str(machine_id))] == ["power-cycle"]

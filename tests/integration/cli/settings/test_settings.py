@@ -110,13 +110,17 @@ def test_the_environments_document_is_checked_unless_another_is_named(file: Path
 
 
 def test_every_fault_is_listed_and_fails_the_command(shepherdctl: CommandLine, file: Path) -> None:
+    """What is right is shown beside them."""
     file.write_text(STATIC + "[provisioner]\ndrift_limit = -1\nx = 1\n[agent_api]\nheartbeat_interval_seconds = 9\n")
-    result = shepherdctl("settings", "check", str(file))
-    assert result.exit_code == 1
-    assert result.stderr.count("\n  - ") == 3
-    result = shepherdctl("settings", "check", str(file), "-o", "json")
-    assert result.exit_code == 1
-    assert result.stdout.count("provisioner.x is unknown") == 1
+    checked = shepherdctl("settings", "check", str(file))
+    assert checked.stderr.count("\n  - ") == 3
+    as_json = shepherdctl("settings", "check", str(file), "-o", "json")
+    assert as_json.stdout.count("provisioner.x is unknown") == 1
+    shown = shepherdctl("settings", "show", str(file))
+    assert "provisioner.drift_limit is -1" in shown.stderr
+    assert "recoverer.startup_timeout_seconds" in shown.stdout
+    assert "provisioner.drift_limit" not in shown.stdout
+    assert [each.exit_code for each in (checked, as_json, shown)] == [1] * 3
 
 
 def test_effective_values_are_shown_with_their_source(file: Path) -> None:
@@ -142,15 +146,6 @@ def test_effective_values_are_shown_with_their_source(file: Path) -> None:
         ["provider.static.machines", "a", "document"],
         ["SHEPHERD_PROVIDER", "static", "document"],
     ]
-
-
-def test_what_is_right_is_shown_beside_faults(shepherdctl: CommandLine, file: Path) -> None:
-    file.write_text(STATIC + "[provisioner]\ndrift_limit = -1\n")
-    result = shepherdctl("settings", "show", str(file))
-    assert result.exit_code == 1
-    assert "provisioner.drift_limit is -1" in result.stderr
-    assert "recoverer.startup_timeout_seconds" in result.stdout
-    assert "provisioner.drift_limit" not in result.stdout
 
 
 def test_other_commands_read_the_document(file: Path) -> None:
