@@ -80,7 +80,22 @@ def test_each_location_has_a_budget_and_the_provider_one() -> None:
     ],
 )
 def test_a_budget_that_is_low_for_machines_that_report_is_not_shown(fleet: FleetFigures, shows: bool) -> None:
-    assert set(shown(budgets({"r1": fleet}, LIMITS), {"r1": fleet})) == ({"r1", WHOLE_PROVIDER} if shows else set())
+    assert set(shown(budgets({"r1": fleet}, LIMITS), {"r1": fleet})) == ({WHOLE_PROVIDER} if shows else set())
+
+
+@pytest.mark.parametrize(
+    ("fleet", "names"),
+    [
+        ({"r1": figures(2, 2)}, {WHOLE_PROVIDER}),
+        ({"r1": figures(20, 3, unreached=3)}, {"r1"}),
+        ({"r1": figures(100, 20, unreached=3, steps=20)}, {"r1"}),
+        ({"r1": figures(10, 9), "": figures(1)}, {"r1", WHOLE_PROVIDER}),
+        ({"r1": figures(10, 9), "r2": figures(1)}, {"r1", WHOLE_PROVIDER}),
+    ],
+)
+def test_the_budget_of_an_only_location_is_shown_once(fleet: dict[str, FleetFigures], names: set[str]) -> None:
+    """The smaller one, which limits the steps."""
+    assert set(shown(budgets(fleet, LIMITS), fleet)) == names
 
 
 def test_without_a_limit_of_the_share_the_number_is_left() -> None:

@@ -64,13 +64,15 @@ def shown(found: Mapping[str, Budget], fleet: Mapping[str, FleetFigures]) -> dic
     """
     Return those of ``budgets`` that operators are shown: smaller than usual, where something may need more.
 
-    Machines that were interrupted count for six hours. When all of them report, nothing there waits for a step.
+    Machines that were interrupted count for six hours. When all of them report, nothing there waits for a step. Of a
+    provider with one location, the smaller budget is shown: both would say the same.
     """
     provider = sum(fleet.values(), FleetFigures())
     figures = {**fleet, WHOLE_PROVIDER: provider}
     well = {location for location, each in figures.items() if each.reporting == each.fleet}
     over = (Brake.SHARE, Brake.NUMBER)
-    return {at: each for at, each in sorted(found.items()) if each.brake and not (at in well and each.brake in over)}
+    small = [each for each in sorted(found.items()) if each[1].brake and not (each[0] in well and each[1].brake in over)]
+    return dict(sorted(small, key=lambda each: each[1].per_hour)[:1] if len(fleet) == 1 else small)
 
 
 def permitted(
