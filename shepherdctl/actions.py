@@ -3,12 +3,11 @@
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from uuid import UUID
 
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import pauses
-from shepherd_core.bmdb.machines.search import FoundMachine
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.machine import ProviderId
 from shepherd_core.operator.adopt_forget import ActionOutcome, OperatorAction
@@ -22,52 +21,30 @@ _SECONDS = 600.0
 """The time limit of a comparison, and of the actions after it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewPause:
-    """A pause that was made; in a dry run, one without an id."""
+    """A pause to make; with an id when it is made."""
 
-    pause_id: UUID | None
-    machine_id: UUID | None
-    provider_id: ProviderId | None
-    process: str | None
-    provider: str | None
+    pause_id: UUID | None = None
+    machine_id: UUID | None = None
+    provider_id: ProviderId | None = None
+    process: str | None = None
+    provider: str | None = None
+    location: str | None = None
+    with_labels: Sequence[str] | None = None
     owner: str
     reason: str
-    seconds: float | None
+    seconds: float | None = None
 
 
-def pause(
-    connection: Connection,
-    machines: Sequence[FoundMachine | ActionOutcome],
-    *,
-    process: str | None,
-    provider: str | None,
-    owner: str,
-    reason: str,
-    seconds: float | None,
-    dry_run: bool = False,
-) -> list[NewPause]:
-    """Pause these machines, all or none; without machines, what *process* and *provider* name, or everything."""
+def pause(connection: Connection, new: Sequence[NewPause]) -> list[NewPause]:
+    """Make these pauses, all or none, and return them with their ids."""
 
-    def one(machine: FoundMachine | ActionOutcome | None) -> NewPause:
-        pause_id = None
-        machine_id, provider_id = (machine.machine_id, machine.provider_id) if machine else (None, None)
-        if not dry_run:
-            pause_id = pauses.pause(
-                connection,
-                owner=owner,
-                reason=reason,
-                machine_id=machine_id,
-                process=process,
-                provider=provider,
-                seconds=seconds,
-            )
-        return NewPause(pause_id, machine_id, provider_id, process, provider, owner, reason, seconds)
+    def one(each: NewPause) -> NewPause:
+        said = {name: value for name, value in asdict(each).items() if name not in {"pause_id", "provider_id"}}
+        return replace(each, pause_id=pauses.pause(connection, **said))
 
-    def unit() -> list[NewPause]:
-        return [one(machine) for machine in machines or (None,)]
-
-    return connection.transact(unit)
+    return connection.transact(lambda: [one(each) for each in new])
 
 
 def compare(repair: DriftRepair) -> Comparison:

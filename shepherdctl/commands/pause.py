@@ -1,12 +1,13 @@
 """The commands that pause loops and resume them."""
 
 from collections.abc import Sequence
-from typing import Annotated, TypeVar
+from dataclasses import replace
+from typing import Annotated, Any, TypeVar
 
 import typer
 from shepherd_core.bmdb.machines.pauses import Pause, pauses_in_force
 from shepherd_core.bmdb.machines.pauses import resume as end_pause
-from shepherd_core.bmdb.machines.search import Search
+from shepherd_core.bmdb.machines.search import FoundMachine, matching
 from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.settings.functions import OPERATOR
@@ -29,6 +30,7 @@ from shepherdctl.output.printing import Column, Form, Output, counted, document,
 from shepherdctl.selection import Selection, selecting
 
 P = TypeVar("P", Pause, actions.NewPause)
+_SCOPE = ("provider", "location", "with_labels")
 
 
 @selecting
@@ -59,16 +61,18 @@ def pause(
     Pause machines, a loop, a provider, any combination of them, or everything.
 
     The loops claim no new work that a pause covers; work that has begun
-    continues. --provider alone also covers machines that are created or adopted
-    later. --loop provisioner, --provider alone and --all stop creations. With
-    --machine or another filter, each machine that matches now gets its own pause;
-    if one cannot be paused, none is. The same pause twice is one, with the new
-    end. Asks for confirmation before it pauses machines, unless just one is
-    named.
+    continues. --provider, --location and --label make one pause, which also
+    covers machines that are created, adopted, moved there or labeled later, and
+    no longer those that lose the label. --loop provisioner, --provider alone and
+    --all stop creations. With --machine or another filter, each machine that
+    matches now gets its own pause; if one cannot be paused, none is. The same
+    pause twice is one, with the new end. Asks for confirmation before it pauses
+    machines, unless just one is named.
 
     Examples:
       shepherdctl pause --machine 3f2a --reason "mainboard is being replaced"
       shepherdctl pause --location rack7 --reason "it moves" --dry-run
+      shepherdctl pause --label role=db --reason "the database is migrated"
       shepherdctl pause --provider equinix --for 2h --reason "maintenance"
       shepherdctl pause --loop recoverer --reason "no reboots today"
       shepherdctl pause --loop provisioner --reason "it orders servers"
@@ -77,29 +81,27 @@ def pause(
     if everything == any((selection, process)):
         message = "nothing to pause: give --machine, --loop, --provider or other filters, or --all alone."
         raise typer.BadParameter(message)
-    providers = selection.filters.providers
-    wide = not selection.names and selection.filters == Search(providers=providers)
-    if wide and len(providers) > 1:
-        message = "several providers were given: pause each provider with a separate command."
-        raise typer.BadParameter(message)
-    if not wide:
+    filters = selection.filters
+    scopes = _scopes(selection)
+    of_machines = bool(not scopes or filters.locations or filters.labels)
+    if of_machines:
         loop_of_machines(process)
         selection = selection.to_confirm(yes=yes or dry_run)
-    owner = owner or current_user()
+    new = actions.NewPause(process=process, owner=owner or current_user(), reason=reason, seconds=seconds)
     with bmdb(role=OPERATOR) as connection:
-        machines = [] if wide else selection.to_change(connection)
+        machines: list[FoundMachine] = []
+        if of_machines:
+            search = selection.search(connection)
+            machines = [*matching(connection, search)] if scopes else selection.to_change(connection)
         if machines and not (yes or dry_run):
             selection.confirm(connection, machines)
-        created = actions.pause(
-            connection,
-            machines,
-            process=process,
-            provider=providers[0] if len(providers) == 1 else None,
-            owner=owner,
-            reason=reason,
-            seconds=seconds,
-            dry_run=dry_run,
-        )
+        provider = filters.providers[0] if len(filters.providers) == 1 else None
+        created = [replace(new, **each) for each in scopes] or [
+            replace(new, machine_id=each.machine_id, provider_id=each.provider_id, provider=provider)
+            for each in machines
+        ]
+        if not dry_run:
+            created = actions.pause(connection, created)
     if output is Form.JSON:
         document({"pauses": created})
         return
@@ -108,6 +110,8 @@ def pause(
         [Column("PAUSE"), Column("SCOPE", prose=True), Column("LASTS")],
         [(name, scope_text, lasts) for name, scope_text, _ in _described(created)],
     )
+    if scopes and of_machines:
+        note(f"covers {counted(len(machines), 'machine')} now, and later ones")
     note("dry run: nothing was changed" if dry_run else "work that has begun continues")
 
 
@@ -172,13 +176,14 @@ def resume(
     End one pause, all pauses, or the pauses of some machines.
 
     With --machine or another filter, ends the pauses of each machine that
-    matches, but no pause of a provider or a loop. Asks for confirmation before it
-    ends more than one, or somebody else's. Filters and --all leave out the pauses
-    that end by themselves: of machines that the Provisioner set aside because the
-    provider does not list them, and of machines that are being released. Name
-    such a pause to end it sooner. Who ended the pause of a machine is stored in
-    the machine's history. The end of any other pause is recorded nowhere but in
-    the output of this command.
+    matches, and the pauses of just that location or label, but no pause of a
+    provider or a loop. Asks for confirmation before it ends more than one, or
+    somebody else's. Filters and --all leave out the pauses that end by
+    themselves: of machines that the Provisioner set aside because the provider
+    does not list them, and of machines that are being released. Name such a pause
+    to end it sooner. Who ended the pause of a machine is stored in the machine's
+    history. The end of any other pause is recorded nowhere but in the output of
+    this command.
 
     Examples:
       shepherdctl resume 81fe
@@ -190,9 +195,14 @@ def resume(
         raise typer.BadParameter(message)
     owner = owner or current_user()
     with bmdb(role=OPERATOR) as connection:
-        machines = selection.to_change(connection) if selection else []
-        covered = {machine.machine_id for machine in machines}
-        found = [one for one in pauses_in_force(connection) if not covered or one.machine_id in covered]
+        found = pauses_in_force(connection)
+        if selection:
+            scopes = _scopes(selection)
+            facts = [one for one in found if one.location or one.with_labels]
+            same = [one for one in facts if {name: getattr(one, name) for name in _SCOPE} in scopes]
+            machines = selection.to_change(connection, none_ok=bool(same))
+            covered = {machine.machine_id for machine in machines}
+            found = [one for one in found if one.machine_id in covered or one in same]
         chosen = [_named(found, pause)] if pause else [one for one in found if one.owner not in SYSTEM_OWNERS]
         if not dry_run and (len(chosen) > 1 or any(one.owner != owner for one in chosen)):
             _confirm(chosen, yes=yes)
@@ -218,6 +228,18 @@ def resume(
         note(f"{left} left paused, set aside by the Provisioner or being released: see shepherdctl pauses")
 
 
+def _scopes(selection: Selection) -> list[dict[str, Any]]:
+    """Return what each pause covers that also covers later machines of *selection*; none: others are wanted."""
+    filters = selection.filters
+    if selection.names or not filters.wide:
+        return []
+    return [
+        dict(zip(_SCOPE, (provider, location, sorted(filters.labels) or None), strict=True))
+        for provider in filters.providers or (None,)
+        for location in filters.locations or (None,)
+    ]
+
+
 def _confirm(chosen: Sequence[Pause], *, yes: bool) -> None:
     """Show these pauses, and wait until the operator confirms that they end."""
     for name, scope, one in _described(chosen):
@@ -239,6 +261,12 @@ def _described(pauses: Sequence[P]) -> list[tuple[str, str, P]]:
     """Return each pause with its id and its scope in human-readable form."""
     names, machines = ids(one.pause_id for one in pauses), ids(one.machine_id for one in pauses)
     return [
-        (name, scope_in_words(machine and in_full(one.provider_id, machine), one.process, one.provider), one)
+        (
+            name,
+            scope_in_words(
+                machine and in_full(one.provider_id, machine), one.process, one.provider, one.location, one.with_labels
+            ),
+            one,
+        )
         for name, machine, one in zip(names, machines, pauses, strict=True)
     ]

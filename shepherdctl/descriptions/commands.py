@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from shepherd_core.bmdb.machines.search import Search
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.states import State
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from shepherd_core.bmdb.machines.lookup import ShownMachine
+    from shepherd_core.bmdb.machines.search import Search
 
     from shepherdctl.descriptions.state import Observer
 
@@ -48,7 +48,11 @@ def of_machine(machine: ShownMachine, observer: Observer) -> list[Command]:
         text = "end its backoffs, so that the loops try again now"
         commands.append((line("machine", "retry", name, *_WHY), text))
     for pause in pauses:
-        scope = "" if pause.machine_id else f" of {scope_in_words(None, pause.process, pause.provider)}"
+        scope = (
+            ""
+            if pause.machine_id
+            else f" of {scope_in_words(None, pause.process, pause.provider, pause.location, pause.with_labels)}"
+        )
         commands.append((line("resume", pause.pause_id), f"end {pause.owner}'s pause{scope}: {pause.reason}"))
     if any(backoff.kind is FailureKind.SSH_HOST_KEY_CHANGED for backoff in machine.backoffs):
         text = "if its host key changed on purpose: trust the next one"
@@ -87,10 +91,8 @@ def of_search(search: Search, filters: Mapping[str, Sequence[str]], order: str |
     elif search.paused:
         text = "end the pauses of each machine; those of a provider or a loop stay"
         commands.append((line("resume", *chosen), text))
-    elif search != Search(providers=search.providers):
-        commands.append((line("pause", *chosen, *_WHY), "keep the loops away from each"))
-    elif len(search.providers) == 1:
-        text = "keep the loops away from the provider: also from machines that come later"
+    else:
+        text = "keep the loops away from " + ("these machines, and from later ones" if search.wide else "each")
         commands.append((line("pause", *chosen, *_WHY), text))
     if among(State.NEEDS_AGENT, State.UNHEALTHY):
         text = "end their backoffs, so that the loops try again now"

@@ -1,7 +1,7 @@
 """Times, durations, sizes, names, scopes and counts in human-readable form, and the parser of durations."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 import typer
@@ -75,12 +75,20 @@ def _scaled(value: float, step: int, units: tuple[str, ...]) -> str:
     return f"{value:.1f}".removesuffix(".0") + f" {units[unit]}"
 
 
-def scope_in_words(machine: str | None, process: str | None, provider: str | None) -> str:
+def scope_in_words(
+    machine: str | None,
+    process: str | None,
+    provider: str | None,
+    location: str | None = None,
+    with_labels: Sequence[str] | None = None,
+) -> str:
     """Return the machines and loops that a pause covers, in words."""
     parts = (
         machine and f"machine {machine}",
         process and f"loop {loop_name(process)}",
         provider and f"provider {provider}",
+        location and f"location {location}",
+        f"label {' and '.join(with_labels)}" if with_labels else None,
     )
     return ", ".join(filter(None, parts)) or "everything"
 

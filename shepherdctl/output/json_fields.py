@@ -217,6 +217,7 @@ FIELDS = {
     "waiting": "list, or number: machines that wait for a budget, or places for the limit of machines.",
     "warnings": "list: what the agent could not find out.",
     "watched_by": "text: the loop whose turn it is in this state.",
+    "with_labels": "list: labels that a machine must have to be paused, as --label takes them; null: none.",
     "work": "list: work in progress.",
     "wwn": "text: World Wide Name of the disk.",
     "x86_64": "object: family, model and stepping.",

@@ -59,7 +59,6 @@ TWO_PARTS = {
     "accept_heartbeat": ["machine_agent_heartbeat is changed 2 times"],
     "leave_alone": ["work_backoff is changed 2 times"],
     "set_budgets": ["recovery_budgets is changed 2 times"],
-    "pause": ["pauses is changed 2 times"],
 }
 
 

@@ -120,14 +120,10 @@ def _pause(repair: DriftRepair, steps: Sequence[ActionOutcome], order: RemovalRe
     new = [step for step in steps if step.machine_id is not None and step.machine_id not in paused]
     if new:
         tell("shepherdctl pauses lists the machines that it has paused; the same command does the rest")
+        reason = f"retire: {order.reason}"
         actions.pause(
             repair.connection,
-            new,
-            process=None,
-            provider=None,
-            owner=order.owner,
-            reason=f"retire: {order.reason}",
-            seconds=None,
+            [actions.NewPause(machine_id=each.machine_id, owner=order.owner, reason=reason) for each in new],
         )
         note(f"{counted(len(new), 'machine')} paused: see shepherdctl pauses")
 

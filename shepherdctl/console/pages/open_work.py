@@ -36,7 +36,10 @@ def work(connection: Connection) -> dict[str, Any]:
         "creations": open_work.open_creations(connection, LIMIT),
         "penalties": open_work.penalties(connection, LIMIT),
         "releases": open_work.open_releases(connection, LIMIT),
-        "pauses": [(one, scope_in_words(None, one.process, one.provider)) for one in pauses[:LIMIT]],
+        "pauses": [
+            (one, scope_in_words(None, one.process, one.provider, one.location, one.with_labels))
+            for one in pauses[:LIMIT]
+        ],
         "all_pauses": len(pauses),
         "budgets": [
             {

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.machines import lookup, overview, pauses
+from shepherd_core.bmdb.machines import labels, lookup, overview, pauses
 from shepherd_core.bmdb.machines.search import matching
 from shepherd_core.bmdb.recovery import explain
 from shepherd_core.bmdb.recovery.explain import Block
@@ -28,6 +28,13 @@ SCOPES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "a machine's other process": ({"machine_id": "start", "process": RECOVER}, set()),
     "a machine at its provider": ({"machine_id": "start", "provider": PROVIDER}, {"start"}),
     "a machine at another provider": ({"machine_id": "start", "provider": "equinix"}, set()),
+    "a location": ({"location": "ams"}, {"other start", "recovery"}),
+    "a location's process": ({"location": "ams", "process": START}, {"other start"}),
+    "a label": ({"with_labels": ["role"]}, {"start", "recovery"}),
+    "labels": ({"with_labels": ["role=db", "batch"]}, {"recovery"}),
+    "a label at a location": ({"location": "ams", "with_labels": ["role=db"]}, {"recovery"}),
+    "a label of another provider": ({"with_labels": ["role"], "provider": "equinix"}, set()),
+    "a label that none has": ({"with_labels": ["role=web"]}, set()),
     "all of it": ({"machine_id": "recovery", "process": RECOVER, "provider": PROVIDER}, {"recovery"}),
 }
 
@@ -40,6 +47,10 @@ def scoped(fleet: Fleet, scope: str) -> tuple[dict[str, UUID], dict[str, Any], s
         "recovery": fleet.unhealthy_machine(),
         "elsewhere": fleet.provided_machine("equinix"),
     }
+    for located in ("other start", "recovery"):
+        fleet.locate(machines[located], "ams")
+    for labeled, added in (("start", {"role": "db"}), ("recovery", {"role": "db", "batch": ""})):
+        labels.set_labels(fleet.connection, machines[labeled], added, [], reason="me")
     chosen, covered = SCOPES[scope]
     if "machine_id" in chosen:
         chosen = {**chosen, "machine_id": machines[chosen["machine_id"]]}
@@ -139,3 +150,19 @@ def test_a_pause_that_is_over_is_not_the_same(fleet: Fleet) -> None:
     first, again = (pauses.pause(fleet.connection, **said) for _ in range(2))
     fleet.pass_time(61)
     assert first == again != pauses.pause(fleet.connection, **said)
+
+
+@pytest.mark.parametrize(
+    "chosen", [{"location": "ams"}, {"with_labels": ["role=db"]}, {"location": "ams", "with_labels": ["role"]}]
+)
+def test_a_pause_by_facts_follows_the_facts(fleet: Fleet, chosen: dict[str, Any]) -> None:
+    """It covers machines that get the label or come to the location later, and none that lose it."""
+    machine_id = fleet.provided_machine()
+    session = fleet.open_session()
+    pauses.pause(fleet.connection, owner="me", reason="?", **chosen)
+    fleet.locate(machine_id, "ams")
+    labels.set_labels(fleet.connection, machine_id, {"role": "db"}, [], reason="me")
+    assert claimed(session, START) == []
+    fleet.locate(machine_id, "fra")
+    labels.set_labels(fleet.connection, machine_id, {}, ["role"], reason="me")
+    assert ids(claimed(session, START)) == [machine_id]

@@ -182,7 +182,7 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
             "provider_reservation_id", "provider_ip_address", "provider_location", "provider_status",
             "provider_failure", "provider_hardware", "labels", "location", "locations", "kinds", "requested",
             "reported", "reported_result", "states", "providers", "paused", "remark", "text", "heartbeat_older",
-            "heartbeat_younger", "state_older", "state_younger"
+            "heartbeat_younger", "state_older", "state_younger", "with_labels"
         ), None),
         "session_id": session_id, "holder": session_id, "fence": 0, "failed_attempts": 0, "machine_ids": held,
         "machine_id": held[0], "process": "ShepherdAgentStart", "provider": "static", "loop_provider": "static",

@@ -20,6 +20,11 @@ REASON = ("--reason", "network maintenance")
         (["--machine", "machine-1"], "machine machine-1 ({machine_id})"),
         (["--loop", "initializer"], "loop Initializer"),
         (["--provider", "static"], "provider static"),
+        (["--location", "ams"], "location ams"),
+        (
+            ["--label", "role=db", "--label", "batch", "--loop", "initializer"],
+            "loop Initializer, label batch and role=db",
+        ),
         (
             ["--machine", "machine-1", "--loop", "initializer", "--provider", "static"],
             "machine machine-1 ({machine_id}), loop Initializer, provider static",
@@ -29,9 +34,10 @@ REASON = ("--reason", "network maintenance")
 )
 def test_no_loop_takes_what_a_pause_covers(fleet: Fleet, arguments: list[str], covers: str) -> None:
     """That is what an operator pauses for; and after a resume, work must not wait for a backoff."""
-    machine_id = fleet.provided_machine()
+    machine_id = fleet.locate(fleet.provided_machine(), "ams")
+    fleet.label("machine-1", {"role": "db", "batch": "7"})
     shepherdctl = CommandLine(fleet.settings)
-    shown = shepherdctl.read("pause", *arguments, *REASON)
+    shown = shepherdctl.read("pause", *arguments, *REASON, "--yes")
     assert covers.format(machine_id=machine_id) in shown
     assert claimed(fleet.open_session(), Process.AGENT_START) == []
     (pause,) = shepherdctl.load("pauses")
@@ -69,7 +75,7 @@ def test_of_machines_of_which_one_cannot_be_paused_none_is(own_fleet: Fleet, fau
     [
         ["--reason", "x"],
         ["--all", "--machine", "", "--reason", "x"],
-        ["--provider", "static", "--provider", "equinix", "--reason", "x"],
+        ["--loop", "provisioner", "--label", "role", "--reason", "x"],
         ["--all"],
         ["--all", "--reason", " "],
         ["--all", "--provider", "static", "--reason", "x"],
@@ -100,6 +106,17 @@ def test_a_pause_can_end_by_itself(fleet: Fleet, shepherdctl: CommandLine) -> No
     assert shepherdctl.load("pauses") == []
     assert shepherdctl.told("pauses") == "nothing is paused"
     assert ids(claimed(fleet.open_session(), Process.AGENT_START)) == [machine_id]
+
+
+def test_a_pause_by_label_or_location_is_ended_by_the_same_words(fleet: Fleet, shepherdctl: CommandLine) -> None:
+    fleet.locate(fleet.provided_machine(), "ams")
+    scopes = (["--label", "role=db"], ["--location", "ams"], ["--location", "ams", "--label", "role=db"])
+    for scope in scopes:
+        shown = shepherdctl("pause", *scope, *REASON, "--yes").stderr
+        assert f"covers {int('--label' not in scope)} machine" in shown
+    for left, scope in enumerate(scopes):
+        shepherdctl.read("resume", *scope, "--yes")
+        assert len(shepherdctl.load("pauses")) == len(scopes) - 1 - left
 
 
 def test_the_same_pause_twice_ends_as_was_said_last(fleet: Fleet, shepherdctl: CommandLine) -> None:
@@ -143,7 +160,9 @@ def test_resume_wants_one_pause_or_all(shepherdctl: CommandLine, arguments: list
 def test_a_pause_that_is_named_ambiguously_is_not_ended(fleet: Fleet, shepherdctl: CommandLine) -> None:
     for end in (1, 2):
         fleet.sql(
-            f"INSERT INTO pauses (pause_id, owner, reason) VALUES ('abcd0000-0000-4000-8000-00000000000{end}', 'x', '')"
+            "INSERT INTO pauses (pause_id, owner, reason) VALUES (:id, 'x', :end)",
+            id=f"abcd0000-0000-4000-8000-00000000000{end}",
+            end=str(end),
         )
     assert "more than one pause" in shepherdctl.told("resume", "abcd", status=1)
     assert len(shepherdctl.load("pauses")) == 2

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from typing import Any
 from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.listings import provisioning
+from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.bmdb import SerializationConflict, WorkConflict
@@ -108,6 +110,13 @@ def test_one_of_two_concurrent_provisioners_has_the_lock(fleet: Fleet) -> None:
     )
     assert taken is None
     assert fleet.sql("SELECT session_id FROM provisioner_lock") == [[first.session_id]]
+
+
+def test_the_same_pause_by_two_at_once_is_one(fleet: Fleet) -> None:
+    said: dict[str, Any] = {"owner": "me", "reason": "?", "with_labels": ["role"]}
+    first, second = fleet.connect(), fleet.connect()
+    made = fleet.behind(lambda: pauses.pause(first, **said), lambda: pauses.pause(second, **said), first)
+    assert [each.pause_id for each in pauses.pauses_in_force(first)] == [made]
 
 
 def test_an_expired_session_that_commits_is_passed_over(fleet: Fleet) -> None:

@@ -71,7 +71,9 @@ def shown(found: Mapping[str, Budget], fleet: Mapping[str, FleetFigures]) -> dic
     figures = {**fleet, WHOLE_PROVIDER: provider}
     well = {location for location, each in figures.items() if each.reporting == each.fleet}
     over = (Brake.SHARE, Brake.NUMBER)
-    small = [each for each in sorted(found.items()) if each[1].brake and not (each[0] in well and each[1].brake in over)]
+    small = [
+        each for each in sorted(found.items()) if each[1].brake and not (each[0] in well and each[1].brake in over)
+    ]
     return dict(sorted(small, key=lambda each: each[1].per_hour)[:1] if len(fleet) == 1 else small)
 
 

@@ -80,7 +80,7 @@ def test_a_selection_by_labels_wants_all_of_them(
     assert {each["provider_id"] for each in listed} == found
     if found:
         shepherdctl.read("pause", "--label", *filters.split(), "--reason", "r", "--yes")
-    assert {each["provider_id"] for each in shepherdctl.load("pauses")} == found
+    assert {each["provider_id"] for each in shepherdctl.load("machine", "list", "--paused")} == found
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,12 @@ from shepherd_core.domain.machine import ProviderId
 from shepherd_core.domain.records import record
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shepherd_core.bmdb.connection import Connection
 
 
-def pause(
+def pause(  # noqa: PLR0913 - each is a column
     connection: Connection,
     *,
     owner: str,
@@ -21,17 +23,21 @@ def pause(
     machine_id: UUID | None = None,
     process: str | None = None,
     provider: str | None = None,
+    location: str | None = None,
+    with_labels: Sequence[str] | None = None,
     seconds: float | None = None,
 ) -> UUID:
     """
     Pause a machine, a process, a provider, or any combination of them, and return the pause's id.
 
-    With none of them, everything is paused. Work in progress continues; nothing new
+    With *location* or *with_labels* (as ``Search`` has them), the machines there that have all of them, also
+    later ones. With none of them, everything is paused. Work in progress continues; nothing new
     is claimed. Ends after *seconds*, or by ``resume``. The same pause twice is one,
     which ends as was said last.
     """
-    where = {"machine_id": machine_id, "process": process, "provider": provider}
-    return connection.fetch(UUID, "pause", **where, owner=owner, reason=reason, seconds=seconds)[0]
+    where = {"machine_id": machine_id, "process": process, "provider": provider, "location": location}
+    labels = with_labels and sorted(with_labels)
+    return connection.fetch(UUID, "pause", **where, with_labels=labels, owner=owner, reason=reason, seconds=seconds)[0]
 
 
 @record
@@ -44,6 +50,8 @@ class Pause:
     """Of the machine."""
     process: str | None
     provider: str | None
+    location: str | None
+    with_labels: list[str] | None
     owner: str
     reason: str
     created_at: datetime

@@ -1,35 +1,26 @@
 -- Pauses, by which operators keep loops away from machines. The claim statement itself checks them.
 
 -- name: pause
--- Pause a machine, a process, a provider, any combination of them, or (if all are null) everything. If the same pause is in
--- force, change its end.
-WITH repeated AS (
-    UPDATE pauses
-    SET expires_at = clock_timestamp() + :seconds::float8 * interval '1 second'
-    WHERE machine_id IS NOT DISTINCT FROM :machine_id::uuid
-        AND process IS NOT DISTINCT FROM :process::text
-        AND provider IS NOT DISTINCT FROM :provider::text
-        AND (owner, reason) = (:owner, :reason)
-        AND coalesce(expires_at > clock_timestamp(), true)
-    RETURNING pause_id
-),
--- None of the kind was in force.
-new AS (
-    INSERT INTO pauses (machine_id, process, provider, owner, reason, expires_at)
-    SELECT
-        :machine_id::uuid, :process::text, :provider::text, :owner, :reason,
-        clock_timestamp() + :seconds::float8 * interval '1 second'
-    WHERE NOT EXISTS (SELECT 1 FROM repeated)
-    RETURNING pause_id
+-- Pause a machine, a process, a provider, a location, labels, any combination of them, or (if all are null) everything. If the
+-- same pause is in force, change its end. One that is over begins again, with another id.
+INSERT INTO pauses AS o (machine_id, process, provider, location, with_labels, owner, reason, expires_at)
+VALUES (
+    :machine_id, :process, :provider, :location, :with_labels, :owner, :reason,
+    clock_timestamp() + :seconds::float8 * interval '1 second'
 )
-SELECT pause_id FROM repeated UNION ALL SELECT pause_id FROM new;
+ON CONFLICT (machine_id, process, provider, location, with_labels, owner, hashtextextended(reason, 0)) DO UPDATE
+SET
+    pause_id = CASE WHEN o.expires_at <= clock_timestamp() THEN excluded.pause_id ELSE o.pause_id END,
+    created_at = CASE WHEN o.expires_at <= clock_timestamp() THEN excluded.created_at ELSE o.created_at END,
+    expires_at = excluded.expires_at
+RETURNING pause_id;
 
 -- name: pauses_in_force
 -- The pauses in force, oldest first.
 SELECT
-    z.pause_id, z.machine_id, p.provider_id, nullif(z.process, '') AS process, nullif(z.provider, '') AS provider,
+    z.pause_id, z.machine_id, p.provider_id, z.process, z.provider, z.location, z.with_labels,
     z.owner, z.reason, z.created_at, z.expires_at
-FROM pause_scopes z
+FROM pauses_in_force z
 LEFT JOIN machine_provided p ON p.machine_id = z.machine_id
 ORDER BY z.created_at;
 

@@ -59,6 +59,11 @@ class Search:
     state_younger: float | None = None
 
     @property
+    def wide(self) -> bool:
+        """Return whether it has no other filters than those that a pause has, which also covers machines to come."""
+        return self == Search(providers=self.providers, locations=self.locations, labels=self.labels)
+
+    @property
     def simple(self) -> bool:
         """Return whether it has no other filters than states, providers and locations."""
         return self == Search(states=self.states, providers=self.providers, locations=self.locations)

@@ -55,12 +55,7 @@ FROM (
         )
         AND (
             :labels::text[] IS NULL
-            OR :labels <@ ARRAY(
-                SELECT unnest(ARRAY[t.key, t.key || '=' || t.value])
-                FROM machine_labels l
-                CROSS JOIN LATERAL jsonb_each_text(l.labels) t
-                WHERE l.machine_id = e.machine_id
-            )
+            OR :labels <@ (SELECT l.texts FROM machine_labels l WHERE l.machine_id = e.machine_id)
         )
         AND (
             (:heartbeat_older::float8 IS NULL AND :heartbeat_younger::float8 IS NULL)

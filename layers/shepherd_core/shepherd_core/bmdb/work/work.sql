@@ -241,7 +241,7 @@ release_rows AS (
     RETURNING machine_id, reason
 ),
 pause_rows AS (
-    INSERT INTO pauses (machine_id, owner, reason) SELECT machine_id, 'release', reason FROM release_rows
+    INSERT INTO pauses (machine_id, owner, reason) SELECT machine_id, 'release', reason FROM release_rows ON CONFLICT DO NOTHING
 )
 SELECT machine_id FROM work_deleted;
 

@@ -299,21 +299,26 @@ CREATE INDEX work_history_of_steps_taken ON work_history (timestamp)
 CREATE INDEX work_history_of_recoveries ON work_history (timestamp, machine_id)
     WHERE event = 'Finished' AND step IS NOT NULL OR event IN ('Looked', 'Attempted') AND step = 'restart-agent';
 
--- Loops leave a machine, a process, a provider, or a combination of them alone; a null column stands for all. In force
--- until expires_at. Written by operators, and for one machine by its release or by the Provisioner (while the provider
+-- Loops leave a machine, a process, a provider, the machines at a location or with all of some labels (KEY=VALUE, or KEY for
+-- any value), or a combination of them alone; a null column stands for all. In force until expires_at. Written by operators, and for one machine by its release or by the Provisioner (while the provider
 -- does not list it); goes when it is resumed.
 CREATE TABLE pauses (
     pause_id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     machine_id uuid CONSTRAINT pauses_machine REFERENCES machines,
     process text,
     provider text,
+    location text,
+    with_labels text[],
     owner text NOT NULL,
     reason text NOT NULL,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     expires_at timestamptz
 );
 
-CREATE INDEX pauses_by_machine ON pauses (machine_id);
+-- The same pause twice is one.
+CREATE UNIQUE INDEX pauses_once
+    ON pauses (machine_id, process, provider, location, with_labels, owner, hashtextextended(reason, 0)) NULLS NOT DISTINCT;
+CREATE INDEX pauses_by_facts ON pauses (pause_id) WHERE location IS NOT NULL OR with_labels IS NOT NULL;
 
 -- Recovery -----------------------------------------------------------------------------------------------------------
 
@@ -412,19 +417,34 @@ CREATE TABLE provider_listings (
 
 -- Views --------------------------------------------------------------------------------------------------------------
 
--- The labels of each machine that a provider has.
+-- The labels of each machine that a provider has. texts: each as KEY and as KEY=VALUE.
 CREATE VIEW machine_labels AS
-SELECT p.machine_id, p.provider_labels || coalesce(o.labels, '{}') AS labels
+SELECT
+    p.machine_id, l.labels,
+    ARRAY(SELECT unnest(ARRAY[t.key, t.key || '=' || t.value]) FROM jsonb_each_text(l.labels) t) AS texts
 FROM machine_provided p
-LEFT JOIN machine_operator_labels o ON o.machine_id = p.machine_id;
+LEFT JOIN machine_operator_labels o ON o.machine_id = p.machine_id
+CROSS JOIN LATERAL (SELECT p.provider_labels || coalesce(o.labels, '{}') AS labels) AS l;
 
--- The pauses in force now. process and provider are '' where a pause applies to every one.
+-- The pauses in force now.
+CREATE VIEW pauses_in_force AS
+SELECT * FROM pauses WHERE expires_at IS NULL OR expires_at > clock_timestamp();
+
+-- What they cover now: one by location or labels has a row for each machine. process and provider are '' where a pause applies
+-- to every one.
 CREATE VIEW pause_scopes AS
 SELECT
     pause_id, machine_id, coalesce(process, '') AS process, coalesce(provider, '') AS provider,
     owner, reason, created_at, expires_at
-FROM pauses
-WHERE expires_at IS NULL OR expires_at > clock_timestamp();
+FROM pauses_in_force
+WHERE location IS NULL AND with_labels IS NULL
+UNION ALL
+SELECT
+    x.pause_id, p.machine_id, coalesce(x.process, ''), coalesce(x.provider, ''), x.owner, x.reason, x.created_at, x.expires_at
+FROM pauses_in_force x
+JOIN machine_provided p ON x.location IS NULL OR x.location = p.provider_location
+WHERE (x.location IS NOT NULL OR x.with_labels IS NOT NULL)
+    AND (x.with_labels IS NULL OR x.with_labels <@ (SELECT l.texts FROM machine_labels l WHERE l.machine_id = p.machine_id));
 
 -- The process that each provided machine needs, and since when; none (null) in quarantine, if it is installed (the
 -- requested generation was installed successfully), or if it has no agent and the provider says that it failed for good.
@@ -607,5 +627,9 @@ WITH pausable AS NOT MATERIALIZED (
 )
 SELECT w.machine_id, w.process, w.overdue, x.pause_id, x.owner, x.reason, x.created_at, x.expires_at
 FROM pausable w
-JOIN pause_scopes x ON x.machine_id = w.machine_id OR x.machine_id IS NULL
+CROSS JOIN LATERAL (
+    SELECT * FROM pause_scopes WHERE machine_id = w.machine_id
+    UNION ALL
+    SELECT * FROM pause_scopes WHERE machine_id IS NULL
+) AS x
 WHERE x.process IN ('', w.process) AND x.provider IN ('', w.provider);

@@ -81,13 +81,13 @@ GRANT SELECT, INSERT, UPDATE (generation, os_installation_result, os_installatio
 GRANT SELECT ON capacity_penalties, machine_agent_heartbeat, machine_agent_started, machine_creation_intent, machine_grace,
     machine_hardware_report, machine_host_key, machine_labels, machine_os_installation_report, machine_os_installation_request,
     machine_pauses, machine_provided, machine_quarantine, machine_rebooted, machine_recoveries, machine_release, machine_states,
-    machine_tombstone, machines, provisioner_lock, recovery_budgets, sessions, ticks, work, work_backoff, work_history
+    machine_tombstone, machines, pauses_in_force, provisioner_lock, recovery_budgets, sessions, ticks, work, work_backoff, work_history
     TO {reader};
 
 -- Operators (shepherdctl)
 
 GRANT SELECT ON machine_hardware_report, machine_labels, machine_os_installation_report, machine_pauses, machine_recoveries,
-    machine_states TO {operator};
+    machine_states, pauses_in_force TO {operator};
 GRANT SELECT, DELETE ON capacity_penalties, machine_quarantine TO {operator};
 GRANT SELECT, INSERT ON machine_tombstone, machines, work_history TO {operator};
 GRANT SELECT, INSERT, DELETE ON machine_creation_intent TO {operator};
