@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.budget import Brake, where
+from shepherd_core.domain.budget import WHOLE_PROVIDER, Brake, where
 from shepherd_core.domain.clock import TOLERANCE_SECONDS
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.provider import Capability
@@ -153,15 +153,14 @@ def _of_database(fleet: FleetStatus) -> Iterator[Condition]:
 
 
 def _of_budgets(fleet: FleetStatus) -> Iterator[Condition]:
+    paused_at: Counter[tuple[str, str | None]] = Counter()
+    for each in fleet.machines:
+        if each.paused and each.state in (State.UNHEALTHY, State.NEEDS_AGENT):
+            for place in (WHOLE_PROVIDER, each.location):
+                paused_at[each.provider, place] += each.paused
     for one in fleet.budgets:
         worst = "" if one.location else _worst(fleet.machines, one.provider)
-        paused = sum(
-            each.paused
-            for each in fleet.machines
-            if each.provider == one.provider
-            and one.location in ("", each.location)
-            and each.state in (State.UNHEALTHY, State.NEEDS_AGENT)
-        )
+        paused = paused_at[one.provider, one.location]
         text = f"recovery takes {pace(one.per_hour)}: {one.provider}, {where(one.location)}; {one.reason}{worst}"
         yield Condition(
             ConditionName.RECOVERY_LIMITED,

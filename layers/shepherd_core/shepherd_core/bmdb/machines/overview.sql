@@ -10,13 +10,6 @@ WITH known AS (
     UNION ALL
     SELECT machine_id, provider, NULL, 'creating', NULL, NULL FROM machine_creation_intent
 ),
--- Paused by themselves.
-paused AS (
-    SELECT k.machine_id
-    FROM pause_scopes x
-    JOIN known k ON k.machine_id = x.machine_id
-    WHERE x.process IN ('', k.process) AND x.provider IN ('', k.provider)
-),
 -- Pauses of more than a machine: read once, and not for each row of the result.
 wide AS MATERIALIZED (
     SELECT process, provider FROM pause_scopes WHERE machine_id IS NULL
@@ -32,12 +25,22 @@ counted AS (
         k.provider, k.location, k.process, k.state,
         CASE WHEN k.process IS NOT NULL THEN width_bucket(k.heartbeat_at, (SELECT ages FROM bounds)) END AS age_class,
         count(*) AS machines,
-        count(w.machine_id) AS being_worked_on,
-        count(*) FILTER (WHERE b.until > statement_timestamp()) AS backing_off,
-        count(*) FILTER (WHERE k.machine_id IN (SELECT machine_id FROM paused)) AS paused
+        count(*) FILTER (WHERE k.machine_id IN (SELECT machine_id FROM work)) AS being_worked_on,
+        count(*) FILTER (
+            WHERE (k.machine_id, k.process) IN (
+                SELECT machine_id, process FROM work_backoff WHERE until > statement_timestamp()
+            )
+        ) AS backing_off,
+        -- By themselves. The first condition asks few machines for the second.
+        count(*) FILTER (
+            WHERE k.machine_id IN (SELECT machine_id FROM pause_scopes WHERE machine_id IS NOT NULL)
+                AND EXISTS (
+                    SELECT 1
+                    FROM pause_scopes x
+                    WHERE x.machine_id = k.machine_id AND x.process IN ('', k.process) AND x.provider IN ('', k.provider)
+                )
+        ) AS paused
     FROM known k
-    LEFT JOIN work w ON w.machine_id = k.machine_id
-    LEFT JOIN work_backoff b ON b.machine_id = k.machine_id AND b.process = k.process
     GROUP BY 1, 2, 3, 4, 5
 )
 SELECT
@@ -108,9 +111,8 @@ WITH failures AS (
     LEFT JOIN machine_agent_heartbeat h ON h.machine_id = b.machine_id
     WHERE {fails}
     UNION ALL
-    SELECT 'ShepherdRecovery', p.provider, p.provider_location, x.kind, x.failed_cause, e.machine_id::text, x.timestamp
-    FROM (SELECT machine_id FROM work_backoff WHERE kind = 'held-back') AS e
-    JOIN machine_provided p ON p.machine_id = e.machine_id
+    SELECT 'ShepherdRecovery', e.provider, e.provider_location, x.kind, x.failed_cause, e.machine_id::text, x.timestamp
+    FROM machine_provided e
     CROSS JOIN LATERAL ({last_look}) AS x
     WHERE x.kind IS NOT NULL
     UNION ALL

@@ -65,7 +65,7 @@ CREATE TABLE machine_provided (
     provider_hardware text,
     provider_labels jsonb NOT NULL DEFAULT '{}'
         CONSTRAINT machine_provided_labels CHECK (jsonb_typeof(provider_labels) = 'object'),
-    PRIMARY KEY (machine_id) INCLUDE (provider, provider_location),
+    PRIMARY KEY (machine_id) INCLUDE (provider, provider_location, provider_status),
     CONSTRAINT machine_provided_once UNIQUE (provider, provider_id)
 );
 
@@ -517,11 +517,7 @@ LEFT JOIN recovery_policy y ON y.provider = p.provider
 CROSS JOIN LATERAL (
     SELECT
         q.machine_id IS NOT NULL AS installed,
-        CASE WHEN a.machine_id IS NULL THEN (
-            SELECT f.provider_status = 'ProvisioningFailedPermanent'
-            FROM machine_provided f
-            WHERE f.machine_id = p.machine_id
-        ) END IS TRUE AS failed,
+        (a.machine_id IS NULL AND p.provider_status = 'ProvisioningFailedPermanent') IS TRUE AS failed,
         interval '1 second' * CASE
             WHEN report_interval_seconds IS NULL THEN startup_timeout_seconds
             -- Null without a policy, which greatest alone would ignore.
