@@ -31,7 +31,7 @@ UPDATE machine_provided p SET provider_location = 'rack-' || n / 40, provider_id
     FROM (SELECT machine_id, row_number() OVER () - 1 AS n FROM machines) AS m WHERE m.machine_id = p.machine_id;
 CREATE TEMPORARY TABLE dark AS
     SELECT machine_id, provider_location FROM machine_provided WHERE substr(provider_location, 6)::integer % 20 = 0;
-INSERT INTO recovery_policy VALUES ('static', 600, 1800, 1800);
+INSERT INTO recovery_policy VALUES ('static', 600, 1800, 1800) ON CONFLICT DO NOTHING;
 UPDATE machine_agent_heartbeat SET agent_heartbeat_at = now() - interval '1 hour'
     WHERE machine_id IN (SELECT machine_id FROM dark);
 INSERT INTO work_backoff (machine_id, process, until, kind, cause, fault)
