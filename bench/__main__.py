@@ -1,7 +1,7 @@
 """
 The bench: Shepherd's costs as ratios to what takes the same place, measured side by side in one run.
 
-    make bench                                       # everything, about half an hour
+    make bench                                       # everything, about an hour
     make bench BENCH="claims heartbeats"             # parts
     python -m bench --quick claims                   # small sizes, only to check that it works
 
