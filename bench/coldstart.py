@@ -42,7 +42,7 @@ SETTINGS = {
     "SHEPHERD_PROVIDER_MACHINE_TYPE": "m7i.metal-24xl",
 }
 
-_ALWAYS = "import pydantic_settings, pg8000.native"
+_ALWAYS = "import pg8000.native; from pydantic import BaseModel, Field"
 _TELEMETRY = """
 from aws_lambda_powertools import Logger
 """

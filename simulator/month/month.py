@@ -161,9 +161,9 @@ class _Simulation:
 
     def _functions(self) -> dict[str, Callable[[Deadline], dict[Metric, float]]]:
         fleet, clock, pace = self._fleet, self._clock, Pace()
-        settings = RecovererSettings.model_construct()
+        settings = RecovererSettings.model_construct()  # type: ignore[call-arg]  # what has a default
         bounds = runner.RunLimits(settings.concurrency, pace.machine_seconds, pace.session_seconds)
-        limits, rates = creation_limits(ProvisionerSettings.model_construct(max_machines=0))
+        limits, rates = creation_limits(ProvisionerSettings.model_construct(max_machines=0))  # type: ignore[call-arg]
         options = StartOptions(
             path=settings.agent_path,
             endpoint="https://simulated.invalid",

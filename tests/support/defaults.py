@@ -9,7 +9,7 @@ from shepherd_core.loops.recoverer import RecoveryRules
 from shepherd_core.rules.policy import parse_policy
 from shepherd_core.settings.functions.loops import RecovererSettings
 
-_RECOVERER = RecovererSettings.model_construct()
+_RECOVERER = RecovererSettings.model_construct()  # type: ignore[call-arg]  # what has a default
 
 HEALTH = HealthTimeouts(
     startup_timeout_seconds=_RECOVERER.startup_timeout_seconds,

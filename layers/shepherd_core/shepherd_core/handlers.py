@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class TickEvent(BaseModel):
     """The event that a schedule sends; see ``events/``."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)  # the agent API has no schedule
 
     loop: str
     scheduled_time: str

@@ -41,7 +41,7 @@ def public(name: str) -> str:
 
 
 def initializer(port: int) -> adapters.LazyDialer:
-    settings = InitializerSettings.model_construct(ssh_key_parameter=NAME, ssh_port=port)
+    settings = InitializerSettings.model_construct(ssh_key_parameter=NAME, ssh_port=port)  # type: ignore[call-arg]
     return adapters.LazyDialer(settings, 2)
 
 

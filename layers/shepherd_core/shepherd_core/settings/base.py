@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from pydantic import BeforeValidator, Field
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 PREFIX = "SHEPHERD_"
 PLACEHOLDER = "FIXME"
@@ -33,39 +32,27 @@ FleetName = Annotated[FilledIn, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,19}$")]
 """With a slot and a UUID it fills a host name, which has 63 characters."""
 
 
-class Settings(BaseSettings):
-    """The base of all settings types."""
+class Settings(BaseModel):
+    """The base of all settings types. ``sources`` reads their values."""
 
     table: ClassVar[str | None] = None
     """The table of the settings document with the fields that this class declares; empty: its top; None: none."""
+    prefix: ClassVar[str] = PREFIX
+    """The beginning of their environment variables."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX,
-        env_ignore_empty=True,
+    model_config = ConfigDict(
         frozen=True,
-        extra="ignore",
+        validate_default=True,
         defer_build=True,  # a function uses two or three of the types
     )
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003 - the library passes all five
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Read arguments and the environment alone: looking for files takes as long as all the rest."""
-        return init_settings, env_settings
 
 
 class ProviderSettings(Settings):
     """The settings of a provider. What several providers have has one name, so that one variable serves for each."""
 
-    model_config = SettingsConfigDict(env_prefix=f"{PREFIX}PROVIDER_")
+    prefix = f"{PREFIX}PROVIDER_"
 
 
 def variable(settings_type: type[Settings], name: str) -> str:
     """Return the environment variable of a setting."""
-    return f"{settings_type.model_config['env_prefix']}{name}".upper()
+    return f"{settings_type.prefix}{name}".upper()

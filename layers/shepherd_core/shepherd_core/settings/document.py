@@ -8,13 +8,12 @@ key, value and what was wanted, and none can make the reader run for long.
 from __future__ import annotations
 
 import hashlib
+import tomllib
 from dataclasses import dataclass, field
 from functools import cache
-from io import BytesIO
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
-from pydantic_settings import TomlConfigSettingsSource
 
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.events import shown
@@ -76,19 +75,6 @@ class Document:
         if self.provider is not None and ProviderChoice.model_fields.keys() & settings_type.model_fields.keys():
             found[_PROVIDER] = self.provider
         return found
-
-
-class _Content:
-    """The text of a document, as a file for the library's TOML source."""
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-
-    def is_file(self) -> bool:
-        return True
-
-    def open(self, mode: str) -> BytesIO:  # noqa: ARG002 - the library passes it
-        return BytesIO(self._content)
 
 
 @cache
@@ -169,13 +155,10 @@ def bounded(faults: list[str]) -> list[str]:
 
 
 def _toml(content: bytes) -> dict[str, Any]:
-    from tomllib import TOMLDecodeError  # noqa: PLC0415 - only where there is a document
-
     if len(content) > LIMIT_BYTES:
         raise ConfigError([f"the document has {len(content)} bytes: it may have at most {LIMIT_BYTES}"])
-    file: Any = _Content(content.removeprefix(b"\xef\xbb\xbf"))
     try:
-        return TomlConfigSettingsSource(Settings, file).toml_data
+        return tomllib.loads(content.removeprefix(b"\xef\xbb\xbf").decode())
     except RecursionError as error:
         raise ConfigError(["the document is nested too deep: a table of settings holds plain values only"]) from error
     except UnicodeDecodeError as error:
@@ -183,7 +166,7 @@ def _toml(content: bytes) -> dict[str, Any]:
         raise ConfigError(
             [f"the document is not UTF-8: line {line} has the byte 0x{content[error.start]:02x}"]
         ) from error
-    except TOMLDecodeError as error:
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError([f"the document is not TOML: {shown(str(error))[1:-1]}"]) from error
     except ValueError as error:
         raise ConfigError(["the document has a number with thousands of digits, which no setting accepts"]) from error

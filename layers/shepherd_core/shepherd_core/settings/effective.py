@@ -101,9 +101,8 @@ def effective(document: Document | None, deployment: Mapping[str, str] | None = 
 
 def _provider(document: Document | None) -> ProviderSpec | None:
     """Return the provider that is chosen; None: there is none, which is a fault of the loops' settings."""
-    chosen = {**given(ProviderChoice, document), **named(ProviderChoice, PREFIX)}.get(_PROVIDER)
     try:
-        return find(str(chosen))
+        return find(str(given(ProviderChoice, document).get(_PROVIDER)))
     except ConfigError:
         return None
 
@@ -118,14 +117,12 @@ def _read(
     from_document = {} if document is None else document.values(settings_type)
     environment = named(settings_type, PREFIX)
     defaults = {**named(settings_type, DEFAULT_PREFIX), **deployment}
-    values = {name: value for name, value in deployment.items() if name not in environment}
-    values |= given(settings_type, document)
+    values = {**deployment, **given(settings_type, document)}
     fields = settings_type.model_fields
     absent = {
         name
         for name in fields
-        if name not in environment
-        and name not in values
+        if name not in values
         and (name in optional or (document is not None and place(settings_type, name) in document.faulty))
     }
     stand_ins: dict[str, Any] = {name: _stand_in(settings_type, name) for name in absent}

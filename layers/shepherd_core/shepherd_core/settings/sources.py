@@ -47,11 +47,9 @@ def load(*settings_types: type[S], document: Document | None = None) -> list[S]:
 
 
 def given(settings_type: type[Settings], document: Document | None) -> dict[str, Any]:
-    """Return the values of *settings_type* that are not in the environment: the document's and the deployment's."""
-    defaults = named(settings_type, DEFAULT_PREFIX)
-    values = {**defaults, **(document.values(settings_type) if document is not None else {})}
-    environment = named(settings_type, PREFIX)
-    return {name: value for name, value in values.items() if name not in environment}
+    """Return the values of *settings_type*: of the environment, else of *document*, else the deployment's defaults."""
+    from_document = {} if document is None else document.values(settings_type)
+    return {**named(settings_type, DEFAULT_PREFIX), **from_document, **named(settings_type, PREFIX)}
 
 
 def named(settings_type: type[Settings], prefix: str) -> dict[str, str]:
