@@ -1,22 +1,16 @@
 """The budget: how many machines the Recoverer interrupts, and what goes on while it interrupts none."""
 
-from collections.abc import Callable
 from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.recovery import budget
-from shepherd_core.bmdb.session import Session
 from shepherd_core.domain.budget import WHOLE_PROVIDER, Brake, FleetFigures
-from shepherd_core.domain.errors.bmdb import SessionExpired
-from shepherd_core.domain.errors.provider import ProviderRefused
-from shepherd_core.rules.budget import BudgetLimits
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
 from tests.support.bmdb.breaking_connection import BreakingConnection
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 from tests.support.bmdb.recovery import MINUTE, RecoveryEnvironment
-from tests.support.providers.fake_provider import refuse
 
 REPORTING = 30
 
@@ -38,17 +32,6 @@ def test_an_outage_of_ours_reboots_no_machine(env: RecoveryEnvironment) -> None:
         env.tick()
     assert env.limited() == {}
     assert not env.provider.reboots
-
-
-def test_the_recoverer_interrupts_no_more_machines_than_the_budget_has(env: RecoveryEnvironment) -> None:
-    """Twenty at once, the others later; in six hours, twice as many."""
-    env.add_reporting(250)
-    env.add_unhealthy(50)
-    for minutes, most in ((0, 20), (48, 20), (20, 40), (4 * 60, 40), (60, 50)):
-        env.fleet.pass_time(minutes * MINUTE)
-        env.fleet.report(env.reporting)
-        env.run(concurrency=100)
-        assert len(env.provider.reboots) == most
 
 
 def test_many_dead_machines_lower_the_budget_to_one_an_hour(env: RecoveryEnvironment) -> None:
@@ -101,38 +84,6 @@ def test_a_machine_that_waits_says_for_what(env: RecoveryEnvironment) -> None:
     env.fleet.pass_time(MINUTE)
     env.fleet.report(env.reporting)
     assert env.run(concurrency=50)[Metric.CLAIMED] == len(waiting)
-
-
-def test_what_the_provider_refused_uses_nothing_up(env: RecoveryEnvironment) -> None:
-    """No machine was interrupted; a reboot before it still counts."""
-    env.limits = BudgetLimits(1, 1)
-    env.add_reporting(10)
-    first, second = env.add_unhealthy(2)
-    env.provider.then, env.provider.answers = refuse(ProviderRefused("422")), True
-    assert env.run()[Metric.FAILED] == 1
-    env.provider.then = lambda _: None
-    env.wait(8)
-    assert len({env.provider_id(first), env.provider_id(second)} & set(env.provider.reboots)) == 1
-    assert env.fleet.sql("SELECT count(*) FROM machine_rebooted WHERE rebooted_at > '-infinity'") == [[1]]
-
-
-@pytest.mark.parametrize("call", [budget.read_fleet, lambda session, name: budget.show_budgets(session, name, {})])
-def test_an_expired_session_reads_and_shows_nothing(fleet: Fleet, call: Callable[[Session, str], object]) -> None:
-    session = fleet.open_session()
-    fleet.expire(session)
-    with pytest.raises(SessionExpired):
-        call(session, PROVIDER)
-
-
-def test_two_minutes_without_a_function_hold_no_machine_back(env: RecoveryEnvironment) -> None:
-    """The usual case: some function runs each minute."""
-    env.after_outage = True
-    env.add_reporting(10)
-    env.tick()
-    env.tick()
-    (machine,) = env.add_unhealthy(1)
-    env.tick()
-    assert env.provider.reboots == {env.provider_id(machine): 1}
 
 
 def test_a_dry_run_shows_the_budget_and_leaves_no_trace(env: RecoveryEnvironment) -> None:
@@ -250,15 +201,6 @@ def test_a_machine_is_awaited_beside_unreached_ones_for_an_hour(
         _state(env.fleet, env.fleet.provided_machine(), each)
     found = budget.read_fleet(env.fleet.open_session(), PROVIDER)
     assert sum(each.unreached for each in found) == unreached
-
-
-def test_thousands_in_one_location_do_not_hide_candidates_elsewhere(env: RecoveryEnvironment) -> None:
-    env.add_unhealthy(2100, "dark")
-    (other,) = env.add_unhealthy(1, "ams")
-    found = budget.read_fleet(env.fleet.open_session(), PROVIDER)
-    candidates = [each.machine_id for location in found for each in location.candidates]
-    assert len(candidates) == 2000
-    assert other in candidates
 
 
 def test_the_ssh_brake_holds_after_the_step_of_one(env: RecoveryEnvironment) -> None:

@@ -1,7 +1,6 @@
 """Machines that their provider reports as failed for good: what the policy for them does, and what stops it."""
 
 from collections import Counter
-from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -10,10 +9,9 @@ from shepherd_core.bmdb.listings import provider_facts
 from shepherd_core.bmdb.machines import lookup, pauses
 from shepherd_core.bmdb.recovery import explain
 from shepherd_core.bmdb.wire import server
-from shepherd_core.bmdb.work import work
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import ShepherdError
-from shepherd_core.domain.errors.provider import MachineNotFound, ProviderRefused, ProviderUnavailable
+from shepherd_core.domain.errors.provider import MachineNotFound, ProviderUnavailable
 from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId, ProviderStatus
 from shepherd_core.domain.provider import Capability
 from shepherd_core.rules.budget import BudgetLimits
@@ -24,7 +22,7 @@ from simulator.providers.kit.hardware import NoHardware
 from tests.chaos.stage.access import provision, update
 from tests.conftest import ManualClock
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
-from tests.support.bmdb.recovery import MINUTE, RecoveryEnvironment, begun
+from tests.support.bmdb.recovery import MINUTE, RecoveryEnvironment
 from tests.support.providers.fake_provider import FakeSteps, refuse
 from tests.support.providers.ironic_api import ironic_api, ironic_provider, needs_the_fake
 from tests.support.waiting import eventually
@@ -103,13 +101,6 @@ def test_the_providers_word_is_read_again_before_a_step(env: Failing, says: Prov
     assert env.provider.asked == ["reinstall"]
 
 
-@pytest.mark.parametrize("says", [ProviderUnavailable("?"), MachineNotFound("?"), ProviderRefused("?")])
-def test_no_word_no_reinstallation(env: Failing, says: ShepherdError) -> None:
-    env.provider.says = says
-    assert env.tick()[Metric.NOT_TAKEN] == 1
-    assert env.provider.asked == []
-
-
 def test_a_machine_that_runs_is_never_released(env: Failing) -> None:
     """Whatever its provider says of it."""
     env.failed_policy = "release:1,quarantine"
@@ -169,29 +160,6 @@ def test_a_release_without_an_answer_is_asked_for_again(env: Failing) -> None:
     env.wait(12)
     assert env.provider.asked == ["release"] * 2
     assert env.release[-1] is True
-
-
-def test_a_function_that_dies_in_a_release_is_followed(env: Failing) -> None:
-    env.failed_policy = "release:1,quarantine"
-    env.fleet.timeouts = replace(env.fleet.timeouts, failed_steps=True)
-    env.settle()
-    session, loop = env.fleet.open_session(), env.loop
-    loop.admit(session, PROVIDER)
-    (held,) = work.claim(session, Process.RECOVERY, [env.machine])
-    loop.work_on(begun(loop, session, held, Deadline(env.clock, 60, session.seconds_left)))
-    env.fleet.expire(session)
-    assert (env.provider.asked, env.release) == (["release"], [])
-    env.provider.says = MachineNotFound("404")
-    env.wait(8)
-    assert (env.provider.asked, env.release[-1]) == (["release"] * 2, True)
-
-
-def test_a_refused_release_leads_to_quarantine(env: Failing) -> None:
-    env.failed_policy = "release:1,quarantine"
-    env.provider.then = refuse(ProviderRefused("it is locked"))
-    env.wait(8)
-    assert (env.provider.asked, env.release) == (["release"], [])
-    assert lookup.show_machine(env.fleet.connection, env.machine).state == "quarantined"
 
 
 def test_why_says_what_becomes_of_a_failed_machine(env: Failing) -> None:

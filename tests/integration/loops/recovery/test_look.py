@@ -270,21 +270,6 @@ def test_a_machine_that_is_not_seen_alive_is_recovered(
     assert env.causes[0] == seen
 
 
-def test_an_outage_of_ours_makes_earlier_looks_worthless(env: LookSetup) -> None:
-    """The machine may have come back, and no function could start its agent. A new look finds it dead."""
-    _refuse(env)
-    env.run()
-    env.fleet.pass_time(3 * MINUTE)
-    assert env.start_agent(fails=True)
-    env.after_outage = True
-    for minutes, steps in ((60, 1), (2, 2)):
-        env.fleet.sql("DELETE FROM ticks")
-        env.fleet.pass_time(minutes * MINUTE)
-        record_heartbeat(env.fleet.connection, env.healthy)
-        env.run()
-        assert env.provider.asked == ["reboot"] * steps
-
-
 @pytest.mark.parametrize("happens", [_no_login, _no_commands])
 def test_a_machine_that_refuses_our_key_is_not_interrupted(
     env: LookSetup, happens: Callable[[LookSetup], None]
@@ -308,19 +293,6 @@ def test_a_machine_without_address_or_key_is_not_looked_at(env: LookSetup, addre
     env.run()
     assert env.server.logins == []
     assert env.provider.asked == ["reboot"]
-
-
-def test_quarantine_and_waiting_need_no_look(env: LookSetup) -> None:
-    env.policy = "restart-agent,quarantine"
-    env.run()
-    assert env.server.logins == []
-
-
-def test_a_step_without_the_provider_needs_no_look(env: LookSetup) -> None:
-    """It interrupts nothing, and may call for help also while our SSH key does not work."""
-    tickets = env.begin_with_tickets()
-    env.run()
-    assert (len(tickets), env.server.logins) == (1, [])
 
 
 def test_a_machine_that_reports_during_the_look_keeps_its_agent(env: LookSetup) -> None:
@@ -389,21 +361,3 @@ def test_a_step_recorded_too_late_leaves_the_host_key(env: LookSetup) -> None:
     assert env.provider.asked == []
     assert "host_key" in env.fleet.facts(env.machine)
     assert [event for event, _, _ in env.told][-3:] == ["Attempted", "NotTaken", "Failed"]
-
-
-def test_a_machine_whose_agent_is_gone_is_not_looked_at(env: LookSetup) -> None:
-    """The Initializer has just failed to reach it: the next step is due."""
-    env.server.freezes_at = "login"
-    env.look_with(SshDialer(KEY, "root", env.server.port, connect_timeout=5), seconds=1)
-    env.run()
-    assert env.provider.asked == ["reboot"]
-    logins = len(env.server.logins)
-    env.fleet.sql("UPDATE machine_grace SET grace_until = now() - interval '1 second'")
-    env.fleet.sql("DELETE FROM work_backoff")
-    env.fleet.sql(
-        "INSERT INTO work_backoff VALUES (:id, 'ShepherdAgentStart', now() + interval '1 hour', '?', 300, 'unreached')",
-        id=env.machine,
-    )
-    env.run()
-    assert env.provider.asked == ["reboot", "reboot"]
-    assert len(env.server.logins) == logins

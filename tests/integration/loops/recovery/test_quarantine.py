@@ -5,10 +5,8 @@ from uuid import UUID
 import pytest
 from shepherd_core.bmdb.listings import provider_facts, provisioning
 from shepherd_core.bmdb.machines import lookup, pauses
-from shepherd_core.bmdb.recovery import budget, explain, remediation
+from shepherd_core.bmdb.recovery import explain, remediation
 from shepherd_core.bmdb.recovery.explain import Block
-from shepherd_core.bmdb.work import work
-from shepherd_core.bmdb.work.work import Candidates
 from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId, ProviderStatus
 from shepherd_core.rules.provisioning import PlanLimits as ReconcileLimits
 from shepherd_core.rules.provisioning import make_plan
@@ -54,14 +52,6 @@ def test_no_loop_is_ever_handed_a_machine_in_quarantine(fleet: Fleet, change: st
     assert [verdict.blocked_by for verdict in verdicts] == [Block.QUARANTINED] * 2
 
 
-def test_no_reading_of_the_fleet_has_a_machine_in_quarantine(fleet: Fleet) -> None:
-    """Otherwise hundreds of them would hide the others."""
-    quarantined(fleet)
-    session = fleet.open_session()
-    assert work.candidates(session, START, PROVIDER) == work.candidates(session, RECOVER, PROVIDER) == Candidates()
-    assert [each.candidates for each in budget.read_fleet(session, PROVIDER)] == [[]]
-
-
 def listed(fleet: Fleet, machine_id: UUID) -> Machine:
     provider_id = ProviderId(str(lookup.show_machine(fleet.connection, machine_id).provider_id))
     return Machine(provider_id=provider_id, availability=Availability.KNOWN_USED, status=ProviderStatus.RUNNING)
@@ -79,17 +69,6 @@ def test_the_provisioner_counts_a_quarantined_machine_and_leaves_it(fleet: Fleet
     session = fleet.open_session()
     provisioning.set_aside(session, machines[0], "a plan from before")
     assert pauses.pauses_in_force(fleet.connection) == []
-
-
-def test_a_machine_set_aside_is_taken_back_after_its_quarantine(fleet: Fleet) -> None:
-    """The Provisioner's pause is its own to end, when the machine is its own to touch."""
-    machine_id = quarantined(fleet)
-    fleet.sql("INSERT INTO pauses (machine_id, owner, reason) VALUES (:id, 'provisioner', '?')", id=machine_id)
-    listing = [listed(fleet, machine_id)]
-    assert make_plan(listing, provisioning.ledger(fleet.connection, PROVIDER), LIMITS).take_back == ()
-    assert unquarantine(fleet, machine_id)
-    plan = make_plan(listing, provisioning.ledger(fleet.connection, PROVIDER), LIMITS)
-    assert [provided.machine_id for provided in plan.take_back] == [machine_id]
 
 
 def test_the_updater_does_not_ask_about_a_machine_in_quarantine(fleet: Fleet) -> None:

@@ -15,8 +15,7 @@ from shepherd_core.domain.remediation import POWER_CYCLE, REBOOT, StepKind
 from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult
 from shepherd_core.telemetry import Metric
 
-from tests.conftest import ManualClock, log_lines
-from tests.support.agents.heartbeats import record_heartbeat
+from tests.conftest import ManualClock
 from tests.support.bmdb.fleet import Fleet, claimed
 from tests.support.bmdb.recovery import OneMachine
 from tests.support.providers.fake_provider import FakeSteps, refuse
@@ -127,25 +126,6 @@ def test_two_operators_interrupt_a_machine_once(desk: Desk) -> None:
         "reboot was begun by another session meanwhile: check it again",
     )
     assert desk.provider.asked == ["reboot"]
-
-
-def test_work_without_a_step_meanwhile_stops_no_operator(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
-    seen, seen_at = desk.seen(desk.machine), server.now(desk.fleet.connection)
-    session = desk.fleet.open_session()
-    for held in claimed(session, Process.RECOVERY):
-        work.fail(session, {held: Failure(ProviderUnavailable("503"), 0)})
-    session.close()
-    assert desk.take(seen, seen_at=seen_at).result is ActionResult.DONE
-    assert "remediation step of an operator" in {line["message"] for line in log_lines(capsys)}
-
-
-def test_a_machine_that_reports_again_is_not_interrupted(desk: Desk) -> None:
-    """The operator confirmed the reboot of an unhealthy machine; nothing is on record but that it was given back."""
-    seen = desk.seen(desk.machine)
-    record_heartbeat(desk.fleet.connection, desk.machine)
-    assert "was unhealthy and is running now" in desk.take(seen).text
-    assert desk.told(desk.machine) == ["Started", "Canceled"]
-    assert desk.provider.asked == []
 
 
 @pytest.mark.parametrize(

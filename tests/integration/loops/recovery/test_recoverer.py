@@ -3,16 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from shepherd_core.bmdb.work import history
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors.bmdb import SessionExpired
-from shepherd_core.domain.errors.provider import MachineNotFound
 from shepherd_core.domain.machine import Process
 from shepherd_core.recovery import NotTaken
-from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
-from tests.support.bmdb.capacity import failing
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed
 from tests.support.bmdb.recovery import MINUTE, RecoveryEnvironment, begun
 
@@ -20,20 +16,6 @@ from tests.support.bmdb.recovery import MINUTE, RecoveryEnvironment, begun
 @pytest.fixture
 def env(fleet: Fleet, clock: ManualClock) -> RecoveryEnvironment:
     return RecoveryEnvironment(fleet, clock)
-
-
-def test_a_machine_unknown_to_the_provider_is_recorded_as_such(env: RecoveryEnvironment) -> None:
-    """The Provisioner will set it aside; until then the cause says where to look. The others go on."""
-    env.fleet.reporting_machine()  # another machine reports; otherwise nothing is heard
-    machines = [env.fleet.unhealthy_machine() for _ in range(2)]
-    lost = failing(MachineNotFound("no such device"))
-    env.provider.then = lambda _: lost()
-    counts = env.run()
-    assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 1)
-    gone, _ = sorted(machines, key=lambda each: env.provider.reboots[env.provider_id(each)])
-    assert history.read_history(env.fleet.connection, gone)[0].failed_cause == "no such device"
-    assert env.fleet.facts(gone) == {"agent_started", "agent_heartbeat"}
-    assert env.provider.reboots.total() == 1
 
 
 @pytest.mark.parametrize("asked", [False, True], ids=["before", "while the provider is asked"])
