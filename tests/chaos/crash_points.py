@@ -58,13 +58,11 @@ class KillAt:
     runs no ``finally`` either.
     """
 
-    def __init__(self, at: int | None = None, *, after: bool = False, counted: tuple[str, ...] = ("",)) -> None:
-        """Count from 1, and only effects whose names begin with one of *counted*."""
+    def __init__(self, at: int | None = None, *, after: bool = False) -> None:
         self.names: list[str] = []
         """The effects, in order."""
         self._at = at
         self._after = after
-        self._counted = counted
         self._lock = threading.Lock()
         self.killed = False
 
@@ -78,7 +76,7 @@ class KillAt:
             if self.killed:
                 raise Killed
             # Others cannot see what is in brackets: a kill there is a kill before the next effect.
-            counted = name.startswith(self._counted) and "(" not in name
+            counted = "(" not in name
             self.names += [name] * counted
             fatal = counted and len(self.names) == self._at
             if fatal and not self._after:

@@ -72,16 +72,6 @@ def undisturbed(scenario: Scenario) -> Explored:
     return explored
 
 
-def explore_changes(scenario: Scenario, gap: float) -> Explored:
-    """Kill *scenario* after every HTTP request that changes something, before its answer is seen."""
-    explored = Explored()
-    changes = ("http POST", "http PUT", "http PATCH", "http DELETE")
-    number = 1
-    while _explore_one(scenario, explored, gap, KillAt(number, after=True, counted=changes)):
-        number += 1
-    return explored
-
-
 def explore_pairs(scenario: Scenario, effects: int, chance: Random, more: Callable[[int], bool]) -> Explored:
     """
     Kill *scenario* at one of its *effects*, then again in the next tick, until *more* returns False.

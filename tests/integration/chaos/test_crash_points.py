@@ -23,15 +23,13 @@ from tests.chaos.explore import (
     SOON_SECONDS,
     Explored,
     explore,
-    explore_changes,
     explore_pairs,
     explore_sample,
     invoke,
     undisturbed,
 )
 from tests.chaos.invariants import INVARIANTS, violations
-from tests.chaos.sample import SECONDS, SEED, WHOLE, chance, drawn, more
-from tests.chaos.scenarios.creation import MAKERS, Creating
+from tests.chaos.sample import SEED, WHOLE, chance, drawn, more
 from tests.chaos.scenarios.decommissioning import Decommissioning
 from tests.chaos.scenarios.looks import Looks
 from tests.chaos.scenarios.loops import (
@@ -90,19 +88,6 @@ def test_a_loop_killed_at_any_effect_keeps_every_promise(
 ) -> None:
     """Otherwise a machine is paid for and not used, a healthy one is rebooted, or a report is lost."""
     _explore(make(real_time), check)
-
-
-@pytest.mark.parametrize("provider", MAKERS)
-def test_a_provisioner_that_misses_an_answer_makes_each_machine_once(
-    real_time: Fleet, provider: str, check: Check
-) -> None:
-    """Each provider has a way of its own to keep a token, and to find the machine that has it."""
-    scenario = Creating(real_time, provider)
-    if SECONDS:
-        _explore(scenario, check)
-    explored = explore_changes(scenario, SOON_SECONDS)
-    check(explored)
-    assert explored.kills >= 3, "one for each machine"
 
 
 def test_a_provisioner_killed_twice_creates_each_machine_once(real_time: Fleet, check: Check) -> None:
