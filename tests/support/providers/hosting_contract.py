@@ -1,5 +1,6 @@
 """What hosting providers have alike in their contract tests: ``kit.hosting``, and a fake with one server of ours."""
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -9,7 +10,9 @@ from shepherd_core.domain.machine import INVALID, Availability, Machine
 from shepherd_core.domain.provider import Provider
 
 from simulator.environment.faults import SetValue
+from simulator.providers.kit.hardware import NoHardware
 from tests.conftest import ManualClock
+from tests.support.providers.description import Description
 from tests.support.providers.provider_contract import Places, ProviderContract, Setup, context
 from tests.support.providers.provider_faults import ProviderFaults
 
@@ -28,11 +31,25 @@ class HostingContract(ProviderContract, ProviderFaults):
     """The settings besides those that all have."""
     adapter: ClassVar[tuple[type[Any], type[Any]]]
     """The class of the settings, and that of the provider."""
+    simulator: ClassVar[tuple[type[Any], dict[str, Any]]]
+    """The class of the simulated API, and what it is made with besides the credential."""
+    servers: ClassVar[tuple[tuple[str, dict[str, Any]], ...]]
+    """The names and facts of the servers: one of ours, the others of somebody else."""
     spoils: ClassVar[SetValue]
     places: ClassVar[Places]
     setup_facts: ClassVar[dict[str, Any]] = {}
     tags: ClassVar[Any] = None
     """As a server has them to which somebody gave the tags role, whose value is db, and gpu; None: it has none."""
+
+    @pytest.fixture
+    def api(self) -> Iterator[Any]:
+        kind, options = self.simulator
+        with kind(NoHardware(), secret=self.secret, **options) as api:
+            for name, facts in self.servers:
+                api.add_active(name, **facts)
+            Description(kind.__name__.removesuffix("Api").lower()).hold(api)
+            yield api
+            assert api.errors == []
 
     def provider(self, api: Any, clock: ManualClock, **settings: Any) -> Provider:
         chosen, provider = self.adapter

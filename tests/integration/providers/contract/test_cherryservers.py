@@ -1,6 +1,5 @@
 """The adapter of Cherry Servers, held to the contract of all providers and to the API's description."""
 
-from collections.abc import Iterator
 from typing import ClassVar
 
 import pytest
@@ -12,10 +11,8 @@ from shepherd_core.settings.providers.cherryservers import CherryserversSettings
 
 from simulator.environment.faults import SetValue
 from simulator.providers.cherryservers.api import PROJECT, CherryserversApi
-from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.machines import Options
-from tests.support.providers.description import Description
-from tests.support.providers.hosting_contract import OURS, SECRET, HostingContract
+from tests.support.providers.hosting_contract import OURS, HostingContract
 from tests.support.providers.provider_contract import Places, Setup
 
 SERVERS = f"/projects/{PROJECT}/servers"
@@ -34,17 +31,13 @@ class TestCherryservers(HostingContract):
     spoils = SetValue(path=SERVERS, times=0, at="*.id", value=7)
     places = Places(path=SERVERS, id="*.id", address="*.ip_addresses.*.address")
 
-    @pytest.fixture
-    def api(self) -> Iterator[CherryserversApi]:
-        """Return a server of ours, and those of nobody, of another fleet and of another project."""
-        with CherryserversApi(NoHardware(), secret=SECRET, options=Options(per_page_cap=2)) as api:
-            Description("cherryservers").hold(api)
-            api.add_active("a", address="192.0.2.1", tags={"env": "dev", "shepherd": mark_of("web/1", OURS)})
-            api.add_active("b", address="192.0.2.2", tags={"env": "dev"})
-            api.add_active("c", address="192.0.2.3", tags={"shepherd": mark_of("web2/2", OURS)})
-            api.add_active("d", address="192.0.2.4", tags={"shepherd": mark_of("web/2", OURS)}, project=1)
-            yield api
-            assert api.errors == []
+    simulator = CherryserversApi, {"options": Options(per_page_cap=2)}
+    servers = (
+        ("a", {"address": "192.0.2.1", "tags": {"env": "dev", "shepherd": mark_of("web/1", OURS)}}),
+        ("b", {"address": "192.0.2.2", "tags": {"env": "dev"}}),
+        ("c", {"address": "192.0.2.3", "tags": {"shepherd": mark_of("web2/2", OURS)}}),
+        ("d", {"address": "192.0.2.4", "tags": {"shepherd": mark_of("web/2", OURS)}, "project": 1}),
+    )
 
     @pytest.mark.parametrize(
         ("state", "status", "failure"),

@@ -1,6 +1,5 @@
 """The adapter of Latitude.sh, held to the contract of all providers."""
 
-from collections.abc import Iterator
 from typing import ClassVar
 from uuid import UUID
 
@@ -11,11 +10,9 @@ from shepherd_core.providers.latitude import LatitudeProvider, name_of, token_of
 from shepherd_core.settings.providers.latitude import LatitudeSettings
 
 from simulator.environment.faults import SetValue
-from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.machines import Options
 from simulator.providers.latitude.api import PROJECT, LatitudeApi
-from tests.support.providers.description import Description
-from tests.support.providers.hosting_contract import OURS, SECRET, HostingContract, SwitchedOn
+from tests.support.providers.hosting_contract import OURS, HostingContract, SwitchedOn
 from tests.support.providers.provider_contract import Places, Setup
 
 
@@ -32,16 +29,12 @@ class TestLatitude(HostingContract, SwitchedOn):
     spoils = SetValue(path="/servers", times=0, at="meta.stats.total.count", value=99)
     places = Places(path="/servers", id="data.*.id", address="data.*.attributes.primary_ipv4")
 
-    @pytest.fixture
-    def api(self) -> Iterator[LatitudeApi]:
-        """Return an account with a server of ours, one that somebody else made, and one of another project."""
-        with LatitudeApi(NoHardware(), secret=SECRET, options=Options(per_page_cap=2)) as api:
-            api.add_active(name_of(OURS, "1"), address="192.0.2.1")
-            api.add_active("web-1", address="192.0.2.2")
-            api.add_active(name_of(UUID(int=7), "2"), address="192.0.2.3", project="proj_other")
-            Description("latitude").hold(api)
-            yield api
-            assert api.errors == []
+    simulator = LatitudeApi, {"options": Options(per_page_cap=2)}
+    servers = (
+        (name_of(OURS, "1"), {"address": "192.0.2.1"}),
+        ("web-1", {"address": "192.0.2.2"}),
+        (name_of(UUID(int=7), "2"), {"address": "192.0.2.3", "project": "proj_other"}),
+    )
 
     def test_a_new_server_is_hourly_and_stands_where_ordered(
         self, setup: Setup, api: LatitudeApi, deadline: Deadline

@@ -1,10 +1,8 @@
 """The adapter of phoenixNAP's Bare Metal Cloud, held to the contract of all providers and to the API's description."""
 
-from collections.abc import Iterator
 from typing import Any, ClassVar
 from uuid import UUID
 
-import pytest
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.provider import Provider
 from shepherd_core.providers.kit.hosting import mark_of
@@ -12,10 +10,8 @@ from shepherd_core.providers.phoenixnap import PhoenixnapProvider
 from shepherd_core.settings.providers.phoenixnap import PhoenixnapSettings
 
 from simulator.environment.faults import SetValue
-from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.phoenixnap.api import PhoenixnapApi
 from tests.conftest import ManualClock
-from tests.support.providers.description import Description
 from tests.support.providers.hosting_contract import OURS, HostingContract, SwitchedOn
 from tests.support.providers.provider_contract import PUBLIC_KEY, Places, Setup
 
@@ -40,16 +36,12 @@ class TestPhoenixnap(HostingContract, SwitchedOn):
     def provider(self, api: PhoenixnapApi, clock: ManualClock, **settings: Any) -> Provider:
         return super().provider(api, clock, auth_url=f"{api.url}/token", **settings)
 
-    @pytest.fixture
-    def api(self) -> Iterator[PhoenixnapApi]:
-        """Return an account with a server of ours, one that somebody else made, and one of another fleet."""
-        with PhoenixnapApi(NoHardware(), secret=CREDENTIAL) as api:
-            Description("phoenixnap").hold(api)
-            api.add_active(mark_of(f"{FLEET}/1", OURS), address="192.0.2.1")
-            api.add_active("web-1", address="192.0.2.2 - 192.0.2.6")
-            api.add_active(mark_of("green/2", UUID(int=7)), address="192.0.2.9")
-            yield api
-            assert api.errors == []
+    simulator: ClassVar = (PhoenixnapApi, {})
+    servers = (
+        (mark_of(f"{FLEET}/1", OURS), {"address": "192.0.2.1"}),
+        ("web-1", {"address": "192.0.2.2 - 192.0.2.6"}),
+        (mark_of("green/2", UUID(int=7)), {"address": "192.0.2.9"}),
+    )
 
     def test_a_new_server_is_hourly_and_admits_root(self, setup: Setup, api: PhoenixnapApi, deadline: Deadline) -> None:
         """A reservation is paid for months. The API installs keys for the distribution's user only."""

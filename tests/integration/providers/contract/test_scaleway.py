@@ -1,6 +1,5 @@
 """The adapter of Scaleway's Elastic Metal, held to the contract of all providers."""
 
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
@@ -12,12 +11,10 @@ from shepherd_core.providers.scaleway import ScalewayProvider
 from shepherd_core.settings.providers.scaleway import ScalewaySettings
 
 from simulator.environment.faults import FakeAnswer, SetValue
-from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.machines import Options
 from simulator.providers.scaleway.api import MONTHLY_OFFER, OFFER, OS, PROJECT, ZONE, ScalewayApi
 from tests.conftest import ManualClock
-from tests.support.providers.description import Description
-from tests.support.providers.hosting_contract import OURS, SECRET, HostingContract, SwitchedOn
+from tests.support.providers.hosting_contract import OURS, HostingContract, SwitchedOn
 from tests.support.providers.provider_contract import Places, Setup
 
 SERVERS = f"/baremetal/v1/zones/{ZONE}/servers"
@@ -38,17 +35,13 @@ class TestScaleway(HostingContract, SwitchedOn):
     spoils = SetValue(path=SERVERS, times=0, at="total_count", value=99)
     places = Places(path=SERVERS, id="servers.*.id", address="servers.*.ips.*.address")
 
-    @pytest.fixture
-    def api(self) -> Iterator[ScalewayApi]:
-        """Return a server of ours, and those of nobody, of another fleet and of another project."""
-        with ScalewayApi(NoHardware(), secret=SECRET, options=Options(per_page_cap=2)) as api:
-            Description("scaleway").hold(api)
-            api.add_active("a", address="192.0.2.1", tags=["red", mark_of("web/1", OURS)])
-            api.add_active("b", address="192.0.2.2", tags=["red"])
-            api.add_active("c", address="192.0.2.3", tags=[mark_of("web2/2", OURS)])
-            api.add_active("d", address="192.0.2.4", tags=[mark_of("web/2", OURS)], project_id="other")
-            yield api
-            assert api.errors == []
+    simulator = ScalewayApi, {"options": Options(per_page_cap=2)}
+    servers = (
+        ("a", {"address": "192.0.2.1", "tags": ["red", mark_of("web/1", OURS)]}),
+        ("b", {"address": "192.0.2.2", "tags": ["red"]}),
+        ("c", {"address": "192.0.2.3", "tags": [mark_of("web2/2", OURS)]}),
+        ("d", {"address": "192.0.2.4", "tags": [mark_of("web/2", OURS)], "project_id": "other"}),
+    )
 
     def test_nothing_is_ordered_by_the_month_unasked(
         self, api: ScalewayApi, clock: ManualClock, deadline: Deadline

@@ -1,9 +1,7 @@
 """The adapter of Vultr's bare metal, held to the contract of all providers and to the API's description."""
 
-from collections.abc import Iterator
 from typing import ClassVar
 
-import pytest
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.machine import ProviderStatus
 from shepherd_core.providers.kit.hosting import mark_of
@@ -11,11 +9,9 @@ from shepherd_core.providers.vultr import VultrProvider
 from shepherd_core.settings.providers.vultr import VultrSettings
 
 from simulator.environment.faults import SetValue
-from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.machines import Options
 from simulator.providers.vultr.api import VultrApi
-from tests.support.providers.description import Description
-from tests.support.providers.hosting_contract import NEW, OURS, SECRET, HostingContract
+from tests.support.providers.hosting_contract import NEW, OURS, HostingContract
 from tests.support.providers.provider_contract import Places, Setup
 
 
@@ -33,16 +29,12 @@ class TestVultr(HostingContract):
     places = Places(path="/bare-metals", id="bare_metals.*.id", address="bare_metals.*.main_ip")
     setup_facts: ClassVar = {"keyed": ("create",)}
 
-    @pytest.fixture
-    def api(self) -> Iterator[VultrApi]:
-        """Return a server of ours, one of nobody and one of another fleet."""
-        with VultrApi(NoHardware(), secret=SECRET, options=Options(per_page_cap=2)) as api:
-            Description("vultr").hold(api)
-            api.add_active("a", address="192.0.2.1", tags=["red", mark_of("web/1", OURS)])
-            api.add_active("b", address="192.0.2.2", tags=["red"])
-            api.add_active("c", address="192.0.2.3", tags=[mark_of("web2/2", OURS)])
-            yield api
-            assert api.errors == []
+    simulator = VultrApi, {"options": Options(per_page_cap=2)}
+    servers = (
+        ("a", {"address": "192.0.2.1", "tags": ["red", mark_of("web/1", OURS)]}),
+        ("b", {"address": "192.0.2.2", "tags": ["red"]}),
+        ("c", {"address": "192.0.2.3", "tags": [mark_of("web2/2", OURS)]}),
+    )
 
     def test_a_new_server_is_marked_and_has_no_address_yet(
         self, setup: Setup, api: VultrApi, deadline: Deadline
