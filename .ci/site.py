@@ -3,8 +3,8 @@ Gather the pages of the site in build/pages: docs/, the pages beside it, and tho
 
     .venv-site/bin/python .ci/site.py
 
-A README becomes the first page of its folder. The site has no code, so a link to code becomes its text. An example's
-page ends with its files. All else stays as it is in the repository.
+Each page keeps its path, which messages of `shepherdctl` name; a README becomes the first page of its folder. The site
+has no code, so a link to code becomes its text. An example's page ends with its files.
 """
 
 import os
@@ -20,7 +20,6 @@ LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 def place(page: Path) -> Path:
     """Return where a file of the repository is in the site, relative to its first page."""
     relative = page.relative_to(ROOT)
-    relative = relative.relative_to("docs") if relative.parts[0] == "docs" else relative
     return relative.with_name("index.md") if relative.name == "README.md" else relative
 
 
@@ -34,7 +33,7 @@ def gathered(page: Path, pages: frozenset[Path]) -> str:
             return text
         return f"[{text}]({os.path.relpath(place(target), place(page).parent)}{anchor})"
 
-    return LINK.sub(link, page.read_text(encoding="utf-8")).replace("docs/pictures/", "pictures/")
+    return LINK.sub(link, page.read_text(encoding="utf-8"))
 
 
 def files(page: Path) -> str:
@@ -50,7 +49,7 @@ def main() -> None:
     """Write the pages, and the pictures beside them."""
     pages = frozenset([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
     shutil.rmtree(OUT, ignore_errors=True)
-    shutil.copytree(ROOT / "docs" / "pictures", OUT / "pictures")
+    shutil.copytree(ROOT / "docs" / "pictures", OUT / "docs" / "pictures")
     for page in pages:
         file = OUT / place(page)
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -127,7 +127,7 @@ class _Command(TyperCommand):
         lacking = "".join(
             f"\n  - {each}" for each in rights.missing(self.person)
         )  # whose errors have nothing to do with it
-        message = f"{refusal}\nThis command is for {self.person}s; docs/how-to/people.md says how to become one."
+        message = f"{refusal}\nThis command is for {self.person}s; docs/how-to/people says how to become one."
         tried = " (rights to write are not tried)" if self.person is Person.ADMINISTRATOR else ""
         raise ShepherdError(f"{message} You lack{tried}:{lacking}" if lacking else message) from refusal
 
@@ -181,7 +181,7 @@ def _root(
     The commands read the BMDB, the bare-metal database, in which Shepherd keeps
     everything that it knows. They use the settings of the functions: environment
     variables (SHEPHERD_BMDB_HOST and so on), and the settings document that
-    SHEPHERD_SETTINGS names; see docs/settings.md. Data goes to standard output,
+    SHEPHERD_SETTINGS names; see docs/settings. Data goes to standard output,
     as tables or (-o json) as JSON; messages go to standard error. Exit status: 0
     success, 1 failure, 2 wrong usage, 3 something is left to do or to look at
     (status, reconcile, machine retire, machine wait). After --install-completion,

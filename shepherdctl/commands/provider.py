@@ -37,7 +37,7 @@ def new(
     It is in the new folder shepherd-NAME, and has an adapter, its settings, a
     server in place of the API, and tests that hold the adapter to the
     contract of all providers. All of it works as it stands. Its README.md says
-    how to test and to deploy it, docs/providers/write-your-own.md what to change.
+    how to test and to deploy it, docs/providers/write-your-own what to change.
 
     Examples:
       shepherdctl provider new acme

@@ -63,7 +63,7 @@ def status(
     recorded invocation of a loop ended, and DID what it counted.
 
     Exit status: 0 nothing needs attention, 3 something does, 1 failure, 2 wrong
-    usage. docs/conditions.md lists the conditions. Set SHEPHERD_LOOP_MINUTES if
+    usage. docs/conditions lists the conditions. Set SHEPHERD_LOOP_MINUTES if
     the loops do not run every minute. Members of pg_read_all_stats see the
     transactions of all users, others only their own.
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 CURES = {
-    "config-error": "The text lists every fault; correct the document or the deployment, see docs/settings.md.",
+    "config-error": "The text lists every fault; correct the document or the deployment, see docs/settings.",
     "event-invalid": "Compare the event with the samples in `events/`.",
     "time-limit-exceeded": "Once: nothing. Often: look at the provider and at the way to the machine.",
     "answer-undelivered": (
@@ -24,7 +24,7 @@ CURES = {
     "statement-failed": "Check the permissions of the user; otherwise report it as a defect of Shepherd.",
     "schema-mismatch": "Run `shepherdctl db migrate`, or deploy the code that belongs to the database.",
     "migration-refused": "Restore the migration file; put the change into a new migration.",
-    "roles-refused": "Give the owner these rights, or create the users yourself: docs/how-to/database.md.",
+    "roles-refused": "Give the owner these rights, or create the users yourself: docs/how-to/database.",
     "session-expired": "Once: nothing. Often: look at the database, which was slow or not reached for a minute.",
     "no-longer-due": "Nothing.",
     "held-back": "Nothing; `shepherdctl status` says why the budget is small.",
@@ -41,12 +41,12 @@ CURES = {
     "capacity-taken": "Once: nothing. Often: do not share a project without a prefix of your own.",
     "not-supported": (
         "In recovery: nothing, the next step of the policy is taken. The text says what the provider can do; "
-        "docs/providers/README.md compares the providers."
+        "docs/providers compares the providers."
     ),
     "listing-invalid": "Nothing, unless it lasts; for `static`: correct the list, the text names the entries.",
     "drift-limit-exceeded": (
         "Check the configured project, prefix and database. After a restore from a backup: `shepherdctl machine adopt "
-        "--all --class foreign`; see docs/how-to/drift.md."
+        "--all --class foreign`; see docs/how-to/drift."
     ),
     "no-address": (
         "Nothing while it is being provisioned. Later: have the provider report one, then `shepherdctl "
@@ -70,11 +70,11 @@ CURES = {
     "ssh-connection-lost": "Nothing, unless it repeats.",
     "ssh-failed": (
         "The text says at which step; if it repeats, look at the machine. "
-        "`no acceptable …`: see docs/failures.md#ssh-algorithms."
+        "`no acceptable …`: see docs/failures#ssh-algorithms."
     ),
     "ssh-misbehaved": (
         "Find out what runs there; do not trust the machine. It cannot harm others "
-        "(docs/decisions.md#25-process-for-each-machine)."
+        "(docs/decisions#25-process-for-each-machine)."
     ),
     "ssh-out-of-resources": (
         "Nothing, unless it repeats: then lower the loop's concurrency, or give the function more memory."
@@ -96,7 +96,7 @@ CURES = {
     "source-unavailable": "Nothing, unless it lasts.",
     "function-died": (
         "Once: nothing. In quarantine: find out what the machine does to the function, then `shepherdctl "
-        "machine unquarantine`; see docs/policy.md."
+        "machine unquarantine`; see docs/policy."
     ),
     "steps-used-up": (
         "Look at the machine; `shepherdctl history ID` says what was tried. When it is repaired: `shepherdctl machine "
@@ -119,7 +119,7 @@ CURES = {
 
 def cures(kinds: Iterable[str | None]) -> list[str]:
     """Return the cures, a line for each of *kinds*."""
-    return [f"{kind}: {CURES[kind]} (docs/failures.md#{kind})" for kind in dict.fromkeys(kinds) if kind is not None]
+    return [f"{kind}: {CURES[kind]} (docs/failures#{kind})" for kind in dict.fromkeys(kinds) if kind is not None]
 
 
 def told(kind: str | None, text: str | None) -> str | None:

@@ -33,7 +33,7 @@ def print_conditions(found: Sequence[Condition], now: datetime) -> None:
     for name, left in more.items():
         note(f"and {left} more of {name}: -o json has all")
     for name, cure in dict.fromkeys((each.name, each.cure) for each in shown):
-        note(f"{name}: {cure} (docs/conditions.md#{name})")
+        note(f"{name}: {cure} (docs/conditions#{name})")
 
 
 def note_pauses(number: int) -> None:

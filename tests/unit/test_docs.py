@@ -65,7 +65,8 @@ def test_the_cures_shown_are_those_of_the_table_of_failures() -> None:
     page = (DOCS / "failures.md").read_text()
     links = re.compile(r"\[[^\]]+\]\(([\w/-]+\.md)?(#[^)]+)?\)")
     rows = re.findall(r'^\| <a id="([a-z-]+)"></a>`\1` \| .+ \| (.+) \|$', page, re.MULTILINE)
-    shown = {name: links.sub(lambda to: f"docs/{to[1] or 'failures.md'}{to[2] or ''}", cure) for name, cure in rows}
+    named = {name: links.sub(lambda to: f"docs/{to[1] or 'failures.md'}{to[2] or ''}", cure) for name, cure in rows}
+    shown = {name: re.sub(r"(/README)?\.md\b", "", cure) for name, cure in named.items()}  # it is .html on the site
     assert shown == CURES
     assert set(CURES) == set(FailureKind)
 
@@ -78,7 +79,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
     navigation = (ROOT / "zensical.toml").read_text().replace("/index.md", "/README.md")
-    pages = {str(page.relative_to(DOCS)) for page in PAGES if DOCS in page.parents}
+    pages = {str(page.relative_to(ROOT)) for page in PAGES if DOCS in page.parents}
     assert {page for page in pages if f'"{page}"' not in navigation} == set()
 
 
@@ -122,6 +123,13 @@ def leads_somewhere(page: Path, path: str, anchor: str) -> bool:
     text = target.read_text() if target.exists() else ""
     headings = (re.sub(r"[^\w -]", "", heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE))
     return f'<a id="{anchor}">' in text or anchor in {heading.lower().replace(" ", "-") for heading in headings}
+
+
+def test_the_emulator_that_users_install_is_the_one_tested() -> None:
+    install = re.search(r"pip install (.+)", (DOCS / "how-to" / "emulator.md").read_text())
+    locked = (ROOT / "requirements" / "emulator.txt").read_text()
+    assert install
+    assert [each for each in install[1].split() if f"{each} \\\n" not in locked] == []
 
 
 def test_every_make_target_named_exists() -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _DOMAIN = b"shepherd-installation-v1"
 _LONGEST_RECORD = 200
-_REMEDY = "see docs/how-to/install.md#the-installation-key; then restart the agent"
+_REMEDY = "see docs/how-to/install#the-installation-key; then restart the agent"
 
 
 class NotPermitted(Exception):

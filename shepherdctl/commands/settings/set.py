@@ -23,7 +23,7 @@ from shepherdctl.output.printing import note
 
 
 def set_value(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="The key with its table, as docs/settings.md names it.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The key with its table, as docs/settings names it.")],
     value: Annotated[str, typer.Argument(metavar="VALUE", help="The new value; text without quotes.")],
     source: Annotated[
         str | None,

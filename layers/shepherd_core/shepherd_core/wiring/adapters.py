@@ -99,8 +99,8 @@ def installation_signer() -> Callable[[bytes], bytes]:
     try:
         return ssh_keys.signer(read(source).decode(errors="replace"))
     except SourceMissing as error:
-        fault = f"SHEPHERD_INSTALLATION_KEY_SOURCE: {error}. docs/deployment.md says how to make the installation key"
-        raise ConfigError([fault]) from error
+        remedy = "docs/how-to/install#the-installation-key says how to make it"
+        raise ConfigError([f"SHEPHERD_INSTALLATION_KEY_SOURCE: {error}. {remedy}"]) from error
 
 
 def bmdb(

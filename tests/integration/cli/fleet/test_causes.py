@@ -53,7 +53,7 @@ def test_causes_are_counted_for_what_fails_now(fleet: Fleet) -> None:
     assert "ProvisioningFailedPermanent: deploy failed: no disk" in shepherdctl.read("machine", "show", str(lost))
     for filters in ("--cause", "provisioning-failed"), ("--state", "failed"):
         assert [one["machine_id"] for one in shepherdctl.load("machine", "list", *filters)] == [str(lost)]
-    assert shown.stderr.splitlines()[5] == f"ssh-timed-out: {CURES['ssh-timed-out']} (docs/failures.md#ssh-timed-out)"
+    assert shown.stderr.splitlines()[5] == f"ssh-timed-out: {CURES['ssh-timed-out']} (docs/failures#ssh-timed-out)"
     assert shepherdctl("causes", "--provider", "equinix").stderr == "nothing fails\n"
 
 

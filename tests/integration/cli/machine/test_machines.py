@@ -293,8 +293,8 @@ def test_failures_with_the_same_cause_are_folded_into_the_last(fleet: Fleet, she
     assert "ssh-refused: nothing listens (3 times since 2026-01-01 00:01:00 UTC)" in result.stdout
     assert result.stderr.splitlines() == [
         f"machine machine-1 ({machine_id})",
-        f"ssh-refused: {CURES['ssh-refused']} (docs/failures.md#ssh-refused)",
-        f"ssh-timed-out: {CURES['ssh-timed-out']} (docs/failures.md#ssh-timed-out)",
+        f"ssh-refused: {CURES['ssh-refused']} (docs/failures#ssh-refused)",
+        f"ssh-timed-out: {CURES['ssh-timed-out']} (docs/failures#ssh-timed-out)",
     ]
     events = shepherdctl.load("history", str(machine_id))
     assert [(event["kind"], event["cause"]) for event in events if event["event"] == "Failed"] == causes

@@ -225,7 +225,7 @@ def test_a_machine_in_quarantine_is_seen_and_given_back(fleet: Fleet, shepherdct
     assert shepherdctl.read("machine", "list").splitlines()[0].split()[-2:] == ["RECOVERED", "STATE"]
     why = shepherdctl("machine", "why", str(machine_id))
     assert "still unhealthy after reboot 3 times, and its agent reports again" in why.stdout
-    assert why.stderr.endswith(f"\nreports-again: {CURES['reports-again']} (docs/failures.md#reports-again)\n")
+    assert why.stderr.endswith(f"\nreports-again: {CURES['reports-again']} (docs/failures#reports-again)\n")
     (counted,) = shepherdctl.load("status", status=3)["machines"]
     assert (counted["state"], counted["machines"]) == ("quarantined", 1)
 

@@ -77,7 +77,7 @@ def make(connection: Connection, logins: Mapping[str, RoleLogin], deadline: Dead
             raise
         message = (
             f"the roles of the functions could not be made and granted ({error}): let the user that owns the schema "
-            "create roles, or create them for it; docs/deployment.md says how"
+            "create roles, or create them for it; docs/how-to/database says how"
         )
         raise RolesRefused(message) from error
 

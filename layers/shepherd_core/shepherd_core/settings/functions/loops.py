@@ -112,7 +112,7 @@ class RecovererSettings(BmdbSettings, ProviderChoice, ConcurrencySettings, SshSe
     remediation_policy: Annotated[str, AfterValidator(_valid_policy)] = Field(
         "reboot:3,power-cycle:2,quarantine",
         description="Steps taken for an unhealthy machine in this order, and how often each is tried; the last is "
-        "quarantine. docs/providers/README.md says what each step does. A step may have times of its own, in seconds: "
+        "quarantine. docs/providers says what each step does. A step may have times of its own, in seconds: "
         "boot-wait (120), grace (1800) and cooldown (600), as in reinstall:1:boot-wait=1800:grace=7200.",
     )
     failed_policy: Annotated[str | None, AfterValidator(_valid_failed_policy)] = Field(
