@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import signal
 from contextlib import nullcontext
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +19,7 @@ from shepherdctl.output.printing import Form, Output, counted, document
 from shepherdctl.output.verdict import conclude, print_summary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from simulator.environment.environment import Environment
 
@@ -33,7 +34,7 @@ def simulate(
     ] = None,
     faults: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="File with the faults to inject: see docs/simulator.md."),
+        typer.Option(exists=True, dir_okay=False, help="File with the faults to inject: see docs/simulator."),
     ] = None,
     speed: SpeedOption = 60,
     seed: SeedOption = 0,
@@ -53,6 +54,16 @@ def simulate(
     hold: Annotated[
         bool, typer.Option("--hold", help="Keep the fleet running until Ctrl-C, for shepherdctl in a second shell.")
     ] = False,
+    account: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            metavar="PYTHON",
+            help="Run an emulated AWS account instead, to deploy into, until Ctrl-C: docs/how-to/emulator says how. "
+            "PYTHON is of an environment with ministack. No other option applies.",
+        ),
+    ] = None,
     output: Output = Form.TABLE,
 ) -> None:
     """
@@ -70,6 +81,9 @@ def simulate(
       shepherdctl simulate --machines 50 --minutes 60 -o json
       shepherdctl simulate --machines 100 --days 30 --bill
     """
+    if account is not None:
+        _account(account)
+        return
     if days is not None:
         _days(machines, days, seed, output, with_bill=bill)
         return
@@ -92,7 +106,8 @@ def simulate(
     settings = EnvironmentSettings(machines=machines, provider=provider, speed=speed, seed=seed, faults=script)
     with Environment(settings, view.on_invocation, view.on_power_change) as environment:
         if hold:
-            _print_settings(console, environment)
+            file = _print_settings(console, environment.folder, environment.operator_environment)
+            _say(console, f"The fleet runs until Ctrl-C. To operate it, type in a second shell: . {file}")
         with view.live or nullcontext():
             half = environment.scaled(minutes * 30)
             follow = _follower(environment, view, faults) if hold and faults is not None else lambda _: False
@@ -162,12 +177,27 @@ def _follower(environment: Environment, view: LiveView, file: Path) -> Callable[
     return follow
 
 
-def _print_settings(console: Console, environment: Environment) -> None:
-    """Print the settings with which ``shepherdctl`` operates *environment* in a second shell, also to a file."""
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.operator_environment.items()]
-    file = environment.folder / "settings.sh"
+def _account(python: Path) -> None:
+    from simulator.account.account import Account  # noqa: PLC0415 - slow to import
+
+    console = Console()
+    with Account(python.absolute()) as account:
+        file = _print_settings(console, account.folder, account.environment)
+        _say(console, "The account is there until Ctrl-C. To deploy into it, type in a second shell:")
+        _say(console, f". {file}\nshepherdctl deploy {account.answers}")
+        signal.pause()
+
+
+def _print_settings(console: Console, folder: Path, environment: Mapping[str, str]) -> Path:
+    """Print the settings with which ``shepherdctl`` works in a second shell; return the file that has them, too."""
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    file = folder / "settings.sh"
     unfinished = file.with_suffix(".part")
     unfinished.write_text("\n".join([*lines, ""]), encoding="utf-8")
     unfinished.replace(file)
-    shown = [*lines, "", f"The fleet runs until Ctrl-C. To operate it, type in a second shell: . {file}"]
-    console.print("\n".join(shown), highlight=False, markup=False, soft_wrap=True)
+    _say(console, "\n".join([*lines, ""]))
+    return file
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -67,16 +67,16 @@ class Postgres(Closeable):
         self.host = parse_qs(urlsplit(server.get_uri()).query)["host"][0]
         self._databases = 0
         if self.password is not None:
-            self._run(f"ALTER ROLE postgres PASSWORD '{self.password()}'")
+            self.run(f"ALTER ROLE postgres PASSWORD '{self.password()}'")
             (folder / "data" / "pg_hba.conf").write_text("local all all scram-sha-256\n")
-            self._run("SELECT pg_reload_conf()")
-        self._run(f"CREATE DATABASE {TEMPLATE}")
+            self.run("SELECT pg_reload_conf()")
+        self.run(f"CREATE DATABASE {TEMPLATE}")
         connection = Connection(self.settings(TEMPLATE), self.password, SystemClock())
         migrate(connection)
         users = {role: self.settings(TEMPLATE).of_role(role).bmdb_user for role in ROLES}
         make(connection, {role: RoleLogin(user, self.password) for role, user in users.items()})
         connection.close()
-        self._run(f'GRANT pg_read_all_stats TO "{users[READER]}"')  # as docs/deployment.md says
+        self.run(f'GRANT pg_read_all_stats TO "{users[READER]}"')  # as docs/deployment.md says
 
     @property
     def socket(self) -> Path:
@@ -91,14 +91,15 @@ class Postgres(Closeable):
         """Create a copy of *template* (``template1``: an empty database) and return its connection settings."""
         self._databases += 1
         name = f"bmdb_{self._databases}"
-        self._run(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")  # half the work of the default
+        self.run(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")  # half the work of the default
         return self.settings(name)
 
     def drop(self, settings: BmdbSettings) -> None:
         """Drop a database, and end the connections to it."""
-        self._run(f"DROP DATABASE IF EXISTS {settings.bmdb_name} WITH (FORCE)")
+        self.run(f"DROP DATABASE IF EXISTS {settings.bmdb_name} WITH (FORCE)")
 
-    def _run(self, statement: str) -> None:
+    def run(self, statement: str) -> None:
+        """Run a statement as the administrator."""
         # Without ssl_context=False the driver reads all CAs of the system and asks for TLS, which a Unix socket lacks.
         with pg8000.native.Connection(
             "postgres",

@@ -3,136 +3,35 @@
 import json
 import os
 import re
-import secrets
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pg8000.native
 import pytest
-import requests
-from shepherd_core.settings.providers import find
 
-from simulator.environment import certificate
-from simulator.environment.agent_endpoint import AgentEndpoint
-from simulator.environment.machine_source import SSH_KEY_PARAMETER, MachineSource, SourceSpec
-from simulator.environment.postgres import Postgres
-from simulator.environment.tcp_proxy import TcpProxy
-from simulator.machines.pool import MachinePool
-from simulator.machines.shell import unprivileged_user
-from simulator.providers import machine_source
-from simulator.providers.kit.http_server import HttpRequest, Reply
-from simulator.temporary_folder import temporary_folder
-from tests.support.bmdb.tls_postgres import ADDRESS
+from simulator.account.account import BUCKET, PROVIDER, STACK, Account
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
-ACCOUNT, REGION, STACK, BUCKET = "123456789012", "eu-central-1", "tried", "tried-fleet"
 PEOPLE = "people"
 """The stack of their policies."""
-PROVIDER, MACHINES = "latitude", 3
-ARCHITECTURE = "arm64" if os.uname().machine == "aarch64" else "x86_64"
-DATABASE = USER = "shepherd"
-MINUTE = 20
-"""Seconds between two runs of each loop: a cold start takes as long where the tests run."""
 SECONDS = 240
 """For what takes some runs of the loops."""
 
 
-class Cloud:
-    """The account, and what stands outside of it: the BMDB, the provider and its machines."""
+class Cloud(Account):
+    """The account, with what only tests ask of it."""
 
-    def __init__(self, stack: ExitStack) -> None:
-        enter = stack.enter_context
-        self.folder = enter(temporary_folder("deployed-"))
-        self.tls, self.ca = certificate.make(ADDRESS, self.folder)
-        self.password = secrets.token_urlsafe()
-        postgres = enter(Postgres())
-        with pg8000.native.Connection("postgres", unix_sock=str(postgres.socket), ssl_context=False) as admin:
-            admin.run(f"CREATE ROLE {USER} LOGIN CREATEROLE PASSWORD '{self.password}'")
-            admin.run(f"CREATE DATABASE {DATABASE} OWNER {USER}")
+    def _make(self) -> None:
+        super()._make()
         connection = pg8000.native.Connection(
-            "postgres", database=DATABASE, unix_sock=str(postgres.socket), ssl_context=False
+            "postgres", database="shepherd", unix_sock=str(self.postgres.socket), ssl_context=False
         )
-        stack.callback(connection.close)
+        self._stack.callback(connection.close)
         self.sql = connection.run
-        self.bmdb = enter(TcpProxy(postgres.socket, ADDRESS, self.tls))
-        disks = enter(temporary_folder("machines-"))
-        user = unprivileged_user()
-        if user is not None:
-            os.chown(disks, user, user)
-        agents = {"SHEPHERD_AGENT_HEARTBEAT_SECONDS": "5"}
-        self.pool = enter(MachinePool(disks, 0, boot_seconds=1, user=user, agent_environment=agents))
-        self.provider: MachineSource = enter(
-            machine_source(PROVIDER)(
-                SourceSpec(
-                    pool=self.pool,
-                    folder=self.folder,
-                    machines=MACHINES,
-                    minute=0.1,
-                    address="127.0.0.1",
-                    faults=(),
-                    seed=1,
-                )
-            )
-        )
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        self.endpoint = enter(AgentEndpoint(self._function_url, tls=self.tls, address=ADDRESS))
-        self.log = self.folder / "emulator.log"
-        emulator = self._emulator()
-        stack.callback(emulator.wait)
-        stack.callback(emulator.kill)
-        eventually(lambda: emulator.poll() is not None or "Running on" in self.log.read_text(), self.log.read_text)
-        assert emulator.poll() is None, self.log.read_text()
-
-    def _emulator(self) -> subprocess.Popen[bytes]:
-        with self.log.open("wb") as log:
-            return subprocess.Popen(
-                [ROOT / ".venv-emulator" / "bin" / "python", Path(__file__).with_name("emulator.py")],
-                env={
-                    "PATH": os.defpath,
-                    "TMPDIR": str(self.folder),
-                    "AUTH": "true",
-                    "MINISTACK_HOST": "127.0.0.1",
-                    "BIND_HOST": "127.0.0.1",
-                    "GATEWAY_PORT": self.url.rpartition(":")[2],
-                    "MINISTACK_REGION": REGION,
-                    "MINISTACK_ACCOUNT_ID": ACCOUNT,
-                    "ENDPOINT": self.endpoint.url,
-                    "MINUTE": str(MINUTE),
-                    # For the functions, whose environment begins with this one: their network has no way to it.
-                    "AWS_ENDPOINT_URL_CLOUDFORMATION": "http://127.0.0.1:9",
-                },
-                stdout=log,
-                stderr=log,
-            )
-
-    def _function_url(self, request: HttpRequest) -> Reply:
-        (config,) = self.client("lambda").list_function_url_configs(FunctionName=f"{STACK}-agent-api")[
-            "FunctionUrlConfigs"
-        ]
-        host = config["FunctionUrl"].split("/")[2]
-        answer = requests.request(
-            request.method,
-            f"{self.url}{request.target}",
-            headers={**request.headers, "Host": host},
-            data=request.content,
-            timeout=30,
-        )
-        return Reply(
-            status=answer.status_code, body=answer.content, headers={"Content-Type": answer.headers["Content-Type"]}
-        )
-
-    def client(self, service: str) -> Any:
-        """Return boto3's client of *service*, of whoever owns the account."""
-        session = boto3.session.Session("test", "test", region_name=REGION)
-        return session.client(service, endpoint_url=self.url)
 
     def people(self) -> dict[str, dict[str, str]]:
         """Make a user of each kind of person, and return their credentials."""
@@ -165,53 +64,6 @@ class Cloud:
 
         return eventually(at_rest, "the stack does not come to rest", SECONDS) or {}
 
-    def settings(self) -> str:
-        """Return the settings document, with the answers of the deployment."""
-        prefix = "SHEPHERD_PROVIDER_"
-        known = find(PROVIDER).settings.model_fields
-        given = {name.removeprefix(prefix).lower(): value for name, value in self.provider.environment.items()}
-        own = {name: value for name, value in given.items() if name in known and not name.endswith("_parameter")}
-        return f"""version = 1
-ssh_port = {self.pool.port}
-
-[deployment]
-stack = "{STACK}"
-region = "{REGION}"
-bucket = "{BUCKET}"
-bmdb_host = "{ADDRESS}"
-architecture = "{ARCHITECTURE}"
-
-[deployment.secrets]
-bmdb-password = "bmdb-password"
-{PROVIDER}-credential = "credential"
-
-[deployment.documents]
-"bmdb-ca.pem" = "ca.pem"
-"agent-ca.pem" = "ca.pem"
-
-[bmdb]
-bmdb_port = {self.bmdb.port}
-bmdb_ca_source = "s3://{BUCKET}/documents/bmdb-ca.pem"
-
-[provisioner]
-creation_seconds = 0
-boot_seconds = 10
-
-[initializer]
-agent_ca_source = "s3://{BUCKET}/documents/agent-ca.pem"
-
-[recoverer]
-remediation_policy = "reboot:3:boot-wait=5:grace=400:cooldown=60,quarantine"
-
-[provider.{PROVIDER}]
-{chr(10).join(f"{name} = {value if value.isdecimal() else json.dumps(value)}" for name, value in own.items())}
-"""
-
-    def secrets(self) -> dict[str, str]:
-        """Return what the document names as the sources of secrets, by file."""
-        credential = self.provider.secrets[f"/shepherd/{PROVIDER}-credential"]
-        return {"bmdb-password": self.password, "credential": credential}
-
 
 class Operator:
     """The command line of whoever deploys a file of answers."""
@@ -220,7 +72,7 @@ class Operator:
         self.cloud, self.document = cloud, document
         self.messages = ""
         """Of the last command."""
-        self.environment = {"AWS_ENDPOINT_URL": cloud.url, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+        self.environment = dict(cloud.environment)
 
     def __call__(self, *arguments: str, status: int = 0) -> str:
         """Return what a command prints when it ends with the exit status that is due."""
@@ -245,14 +97,9 @@ class Deployment(Operator):
     """The deployment whose machines are simulated, in the hands of its administrator."""
 
     def __init__(self, cloud: Cloud) -> None:
-        super().__init__(cloud, cloud.folder / "shepherd.toml")
+        super().__init__(cloud, cloud.answers)
         self._people = cloud.people()
         self.environment |= self._people["administrator"]
-        self.document.write_text(cloud.settings())
-        for name, secret in cloud.secrets().items():
-            (cloud.folder / name).write_text(secret)
-        key = cloud.provider.secrets[SSH_KEY_PARAMETER]  # which the provider's machines admit
-        cloud.client("ssm").put_parameter(Name=f"/{STACK}/ssh-key", Value=key, Type="SecureString")
 
     def by(self, person: str) -> Operator:
         """Return the command line of a reader or an operator."""
@@ -272,8 +119,8 @@ class Deployment(Operator):
 
 @pytest.fixture(scope="session")
 def cloud() -> Iterator[Cloud]:
-    with ExitStack() as stack:
-        yield Cloud(stack)
+    with Cloud(ROOT / ".venv-emulator" / "bin" / "python") as cloud:
+        yield cloud
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,8 @@ Deployed as a user does it, Shepherd brings machines up, repairs them, is change
 The tests are one story, in this order.
 """
 
-from tests.deployed.conftest import BUCKET, MACHINES, PEOPLE, PROVIDER, STACK, Cloud, Deployment
+from simulator.account.account import BUCKET, MACHINES, PROVIDER, STACK
+from tests.deployed.conftest import PEOPLE, Cloud, Deployment
 from tests.support.bmdb.recovery import EARLIER_TICK
 
 

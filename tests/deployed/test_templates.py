@@ -8,8 +8,8 @@ import pytest
 from shepherdctl.deployment.answers import read
 from shepherdctl.deployment.machine_lists import LISTS, credentials
 from shepherdctl.deployment.template import parameters
-from tests.deployed.conftest import ARCHITECTURE, ROOT, Cloud, Operator
-from tests.support.bmdb.tls_postgres import ADDRESS
+from simulator.account.account import ADDRESS, ARCHITECTURE
+from tests.deployed.conftest import ROOT, Cloud, Operator
 from tests.support.deployment.examples import EXAMPLES, filled_in
 
 

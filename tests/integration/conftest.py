@@ -27,9 +27,9 @@ def postgres() -> Iterator[Postgres]:
     pg8000.native.to_statement = cache(pg8000.native.to_statement)
     with Postgres(_VERSION) as server:
         # No test pulls the plug: nothing has to reach the disk.
-        server._run("ALTER SYSTEM SET fsync = off")
-        server._run("ALTER SYSTEM SET full_page_writes = off")
-        server._run("SELECT pg_reload_conf()")
+        server.run("ALTER SYSTEM SET fsync = off")
+        server.run("ALTER SYSTEM SET full_page_writes = off")
+        server.run("SELECT pg_reload_conf()")
         yield server
 
 

@@ -39,7 +39,7 @@ WRONG_PASSWORD, NOT_PERMITTED = "28P01", "42501"
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
     with Postgres(_VERSION, password="a-password") as server:
-        server._run("ALTER SYSTEM SET fsync = off")
+        server.run("ALTER SYSTEM SET fsync = off")
         yield server
 
 
@@ -48,11 +48,11 @@ class Owner:
 
     def __init__(self, server: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
         self.server = server
-        server._run(f"CREATE ROLE owner LOGIN CREATEROLE PASSWORD '{OWNERS}'")
+        server.run(f"CREATE ROLE owner LOGIN CREATEROLE PASSWORD '{OWNERS}'")
         self.settings = server.new_database("template1").model_copy(
             update={"bmdb_user": "owner", "bmdb_roles": "here", "bmdb_password_parameter": PARAMETER}
         )
-        server._run(f"ALTER DATABASE {self.settings.bmdb_name} OWNER TO owner")
+        server.run(f"ALTER DATABASE {self.settings.bmdb_name} OWNER TO owner")
         for name in ("host", "name", "user", "roles", "password_parameter"):
             monkeypatch.setenv(f"SHEPHERD_BMDB_{name.upper()}", str(getattr(self.settings, f"bmdb_{name}")))
         self.ssm = boto3.client("ssm")
@@ -61,7 +61,7 @@ class Owner:
     def close(self) -> None:
         self.server.drop(self.settings)
         for role in (*(f"here-{role}" for role in ROLES), "owner", "rds_iam"):
-            self.server._run(f'DROP ROLE IF EXISTS "{role}"')
+            self.server.run(f'DROP ROLE IF EXISTS "{role}"')
 
     def migrate(self) -> None:
         function_process.end()
@@ -167,7 +167,7 @@ def test_a_run_that_was_killed_is_finished_by_the_next(owner: Owner) -> None:
     done = 2
     for role in ROLES[:done]:
         owner.ssm.put_parameter(Name=f"{PARAMETER}-{role}", Value=f"of {role}", Type="SecureString")
-        owner.server._run(f'CREATE ROLE "here-{role}" LOGIN ADMIN owner')
+        owner.server.run(f'CREATE ROLE "here-{role}" LOGIN ADMIN owner')
     owner.migrate()
     for role in ROLES:
         owner.log_in(role).close()
@@ -237,23 +237,23 @@ def test_grants_change_as_a_whole(owner: Owner) -> None:
 
 def test_an_owner_without_createrole_grants_to_existing_roles(owner: Owner) -> None:
     """Their logins are then the business of those who made them."""
-    owner.server._run("ALTER ROLE owner NOCREATEROLE")
-    with pytest.raises(RolesRefused, match=r"here-provisioner.*does not exist.*docs/deployment\.md"):
+    owner.server.run("ALTER ROLE owner NOCREATEROLE")
+    with pytest.raises(RolesRefused, match=r"here-provisioner.*does not exist.*docs/how-to/database"):
         owner.migrate()
     for role in ROLES:
-        owner.server._run(f"CREATE ROLE \"here-{role}\" LOGIN PASSWORD 'made by hand'")
+        owner.server.run(f"CREATE ROLE \"here-{role}\" LOGIN PASSWORD 'made by hand'")
     owner.migrate()
     for role in ROLES:
         owner.log_in(role, "made by hand").close()
     assert owner.parameters() == [PARAMETER]
-    owner.server._run('ALTER ROLE owner CREATEROLE; ALTER ROLE "here-updater" SUPERUSER')
+    owner.server.run('ALTER ROLE owner CREATEROLE; ALTER ROLE "here-updater" SUPERUSER')
     with pytest.raises(RolesRefused, match="permission denied"):
         owner.migrate()
 
 
 def test_with_iam_the_roles_may_log_in_with_tokens(owner: Owner) -> None:
     """RDS takes a token from members of rds_iam; no password is made."""
-    owner.server._run("CREATE ROLE rds_iam ADMIN owner")
+    owner.server.run("CREATE ROLE rds_iam ADMIN owner")
     connection = owner.connection()
     migrate(connection)
     make(connection, {role: RoleLogin(f"here-{role}", iam=True) for role in ROLES})

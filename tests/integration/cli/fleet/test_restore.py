@@ -41,12 +41,12 @@ def typed(line: str, postgres: Postgres, shepherdctl: CommandLine, folder: Path)
 @pytest.fixture
 def server(postgres: Postgres) -> Iterator[Postgres]:
     """Return the server of all tests, with the database and the owner of the page."""
-    postgres._run("CREATE ROLE shepherd")
-    postgres._run(f"CREATE DATABASE shepherd TEMPLATE {TEMPLATE}")
+    postgres.run("CREATE ROLE shepherd")
+    postgres.run(f"CREATE DATABASE shepherd TEMPLATE {TEMPLATE}")
     yield postgres
     for name in ("shepherd", "shepherd_restored", "shepherd_lost"):
         postgres.drop(postgres.settings(name))
-    postgres._run("DROP ROLE shepherd")
+    postgres.run("DROP ROLE shepherd")
 
 
 def test_the_commands_of_the_page_restore_a_lost_database(

@@ -1,9 +1,9 @@
 """
 Run ministack, an emulator of AWS that others wrote, with what it lacks.
 
-Runs in .venv-emulator, with ministack's own environment variables and these: ``ENDPOINT``, the URL of what stands
-in for the host of function URLs, and ``MINUTE``, the seconds that a minute of its schedules takes. Each patch has its
-reason.
+Runs in an environment that has ministack, by ministack's own environment variables and two more: ``ENDPOINT``, the URL
+that agents are given as the function URL, and ``MINUTE``, the seconds that a minute of its schedules takes. Each patch
+has its reason.
 docs/reliability.md says what ministack is more lenient in than AWS.
 """
 
@@ -140,9 +140,7 @@ def told(enforce: Any) -> Any:
 
 patch(engine, "_evaluate_conditions", with_functions)
 patch(provisioners, "_cfn_nested_stack_deploy", knowing_parameters)
-engine._parse_template = transformed(
-    engine._parse_template
-)  # the nested stacks' alone: others have their own name of it
+engine._parse_template = transformed(engine._parse_template)  # nested stacks' alone: others have their own name of it
 patch(provisioners, "_cw_metric_alarm_record", without_expressions)
 patch(provisioners, "_lambda_url_attributes", at_endpoint)
 patch(eventbridge, "_parse_rate_seconds", faster)

@@ -1,0 +1,1 @@
+"""An AWS account to deploy into, emulated on this computer."""
