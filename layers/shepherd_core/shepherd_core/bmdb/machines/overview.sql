@@ -10,6 +10,13 @@ WITH known AS (
     UNION ALL
     SELECT machine_id, provider, NULL, 'creating', NULL, NULL FROM machine_creation_intent
 ),
+-- What pauses each machine by itself.
+paused AS (
+    SELECT machine_id, array_agg(process) AS processes, array_agg(provider) AS providers
+    FROM pause_scopes
+    WHERE machine_id IS NOT NULL
+    GROUP BY machine_id
+),
 -- Pauses of more than a machine: read once, and not for each row of the result.
 wide AS MATERIALIZED (
     SELECT process, provider FROM pause_scopes WHERE machine_id IS NULL
@@ -31,16 +38,16 @@ counted AS (
                 SELECT machine_id, process FROM work_backoff WHERE until > statement_timestamp()
             )
         ) AS backing_off,
-        -- By themselves. The first condition asks few machines for the second.
         count(*) FILTER (
-            WHERE k.machine_id IN (SELECT machine_id FROM pause_scopes WHERE machine_id IS NOT NULL)
+            WHERE u.machine_id IS NOT NULL
                 AND EXISTS (
                     SELECT 1
-                    FROM pause_scopes x
-                    WHERE x.machine_id = k.machine_id AND x.process IN ('', k.process) AND x.provider IN ('', k.provider)
+                    FROM unnest(u.processes, u.providers) AS x (process, provider)
+                    WHERE x.process IN ('', k.process) AND x.provider IN ('', k.provider)
                 )
         ) AS paused
     FROM known k
+    LEFT JOIN paused u ON u.machine_id = k.machine_id
     GROUP BY 1, 2, 3, 4, 5
 )
 SELECT
