@@ -32,7 +32,9 @@ def test_a_request_is_newer_than_any_request_or_report(
     fleet: Fleet, connection: Connection, requested: int | None, reported: int | None, generation: int
 ) -> None:
     """An agent ignores older ones, and a report that is on its way must not answer a later request."""
-    machine_id = fleet.started_machine()
+    machine_id, other = fleet.started_machine(), fleet.started_machine()
+    fleet.request_installation(other, 9)
+    fleet.report_installation(other, 9)
     if requested is not None:
         fleet.request_installation(machine_id, requested)
     if reported is not None:
