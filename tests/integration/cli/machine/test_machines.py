@@ -217,7 +217,7 @@ def test_an_operator_pins_a_host_key_and_has_it_forgotten(fleet: Fleet, shepherd
     assert f"ssh-ed25519 {FINGERPRINT}\n" in shepherdctl.read(*command, "--reason", "seen on its console")
     assert f"ssh-ed25519 {FINGERPRINT}, pinned by an operator" in shepherdctl.read("machine", "show", str(machine_id))
     (line,) = history.read_history(fleet.connection, machine_id)
-    assert line.event == "HostKeyPinned"
+    assert (line.process, line.event) == ("operator", "HostKeyPinned")
     assert line.failed_cause == f"alice: ssh-ed25519 {FINGERPRINT}: seen on its console"
     document = shepherdctl.load(*command)  # again: it is so already
     assert (document["dry_run"], document["host_key"], document["before"]) == (False, HOST_KEY, HOST_KEY)

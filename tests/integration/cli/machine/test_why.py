@@ -184,7 +184,7 @@ def test_retry_ends_backoffs_and_leaves_a_line_of_history(fleet: Fleet, shepherd
     shown = shepherdctl.read("machine", "retry", str(machine_id), *REASON)
     assert "ssh-refused: nothing listens" in shown
     (line,) = (line for line in history.read_history(fleet.connection, machine_id) if line.event == "Retried")
-    assert (line.process, line.failed_cause) == (START, f"{getpass.getuser()}: cable replaced")
+    assert (line.process, line.failed_cause) == ("operator", f"{getpass.getuser()}: cable replaced")
     assert "cable replaced" in shepherdctl.read("history", str(machine_id))
     (held,) = claimed(fleet.open_session(), START)
     assert held.last_interval_seconds is None, "it begins with a short wait again"

@@ -14,7 +14,7 @@ host_key_pinned AS (
 ),
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, failed_cause)
-    SELECT machine_id, 'ShepherdAgentStart', 'HostKeyPinned', :reason FROM host_key_pinned
+    SELECT machine_id, 'operator', 'HostKeyPinned', :reason FROM host_key_pinned
 )
 SELECT k.host_key AS before, EXISTS (SELECT 1 FROM host_key_pinned) AS pinned
 FROM machine m
@@ -28,6 +28,6 @@ WITH host_key_deleted AS (
 ),
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, failed_cause)
-    SELECT machine_id, 'ShepherdAgentStart', 'HostKeyForgotten', :reason FROM host_key_deleted
+    SELECT machine_id, 'operator', 'HostKeyForgotten', :reason FROM host_key_deleted
 )
 SELECT host_key FROM host_key_deleted;

@@ -116,6 +116,6 @@ pause_deleted AS (
 ),
 history_rows AS (
     INSERT INTO work_history (machine_id, process, event, failed_cause)
-    SELECT machine_id, 'ShepherdAgentStart', 'ReleaseCanceled', :reason FROM release_deleted WHERE :reason::text IS NOT NULL
+    SELECT machine_id, 'operator', 'ReleaseCanceled', :reason FROM release_deleted WHERE :reason::text IS NOT NULL
 )
 SELECT true AS done FROM locked_provider;

@@ -167,7 +167,7 @@ SELECT machine_id FROM provided_row;
 -- name: record_adoption
 -- An operator added the machine to the BMDB. In the transaction of provide.
 INSERT INTO work_history (machine_id, process, event, failed_cause)
-VALUES (:machine_id, 'ShepherdAgentStart', 'Adopted', :owner);
+VALUES (:machine_id, 'operator', 'Adopted', :owner);
 
 -- name: rebind
 -- The machine has another id at the provider now: record what is listed under it, and end the Provisioner's pause. No
@@ -186,7 +186,7 @@ rebound AS (
 pause_deleted AS (DELETE FROM pauses WHERE owner = 'provisioner' AND machine_id IN (SELECT machine_id FROM rebound)),
 history_row AS (
     INSERT INTO work_history (machine_id, process, event, failed_cause)
-    SELECT machine_id, 'ShepherdAgentStart', 'Rebound', :reason FROM rebound
+    SELECT machine_id, 'operator', 'Rebound', :reason FROM rebound
 )
 SELECT machine_id FROM rebound;
 

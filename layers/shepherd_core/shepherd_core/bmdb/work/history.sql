@@ -1,8 +1,9 @@
 -- The audit trail of each machine: what was done to it and how it ended, written by the statements that do it.
 
 -- name: history
--- The audit trail of one machine, newest first.
-SELECT timestamp, process, event, step, kind, fault, seen, failed_cause, session_id
+-- The audit trail of one machine, newest first. What an operator ends of a loop's stands in the row with that loop.
+SELECT
+    timestamp, CASE WHEN event IN ('Retried', 'Unquarantined') THEN 'operator' ELSE process END AS process, event, step, kind, fault, seen, failed_cause, session_id
 FROM work_history
 WHERE machine_id = :machine_id
 ORDER BY timestamp DESC
