@@ -270,16 +270,18 @@ def _of_tick(tick: Tick, here: str) -> Iterator[Condition]:
             "see `shepherdctl pauses`; without one, raise the number of machines that an invocation works on at once, "
             "or the reserved concurrency"
         )
-        since = tick.ended_at - timedelta(seconds=waited)
-        yield replace(condition, name=ConditionName.LONG_WAIT, text=text, cure=cure, since=since)
+        began = tick.ended_at - timedelta(seconds=waited)
+        yield replace(condition, name=ConditionName.LONG_WAIT, text=text, cure=cure, since=began)
+    since = {name: tick.ended_at - timedelta(seconds=each) for name, each in (tick.lasting or {}).items()}
     for metric, (name, what, cure) in _COUNTED.items():
         if count := int(tick.counts.get(metric, 0)):
             text = f"{counted(count, 'machine')} of {tick.provider} {what}"
-            yield replace(condition, name=name, text=text, cure=cure, machines=count)
+            yield replace(condition, name=name, text=text, cure=cure, since=since.get(metric), machines=count)
     if tick.counts.get(Metric.SETTINGS_REFUSED):
         text = f"the settings document was refused: {here} works with the last good one"
         cure = "correct it until `shepherdctl settings check FILE` accepts it, and upload it again"
-        yield replace(condition, name=ConditionName.SETTINGS_REFUSED, text=text, cure=cure)
+        first = since.get(Metric.SETTINGS_REFUSED)
+        yield replace(condition, name=ConditionName.SETTINGS_REFUSED, text=text, cure=cure, since=first)
 
 
 _COUNTED = {
@@ -312,6 +314,7 @@ def _of_machines(fleet: FleetStatus) -> Iterator[Condition]:
         if each.state in (State.RUNNING, State.UNHEALTHY):
             watched[each.provider] += each.machines
             heard[each.provider] += each.ages.get("1", 0)
+    since = {each.provider: each.quarantined_since for each in fleet.unsteady}
     for provider, machines in sorted(quarantined.items()):
         if machines:
             yield Condition(
@@ -320,6 +323,7 @@ def _of_machines(fleet: FleetStatus) -> Iterator[Condition]:
                 f"`shepherdctl machine list --provider {provider} --state quarantined`; when one is repaired, "
                 "`shepherdctl machine unquarantine ID --reason TEXT`",
                 provider,
+                since=since.get(provider),
                 machines=machines,
             )
     for provider, machines in sorted(failed.items()):

@@ -93,6 +93,11 @@ def scope_in_words(
     return ", ".join(filter(None, parts)) or "everything"
 
 
+def natural(name: str | None) -> list[tuple[str, int]]:
+    """Return the key by which *name* is sorted as people do: rack1-2 before rack1-10."""
+    return [(text, int(digits or 0)) for text, digits in re.findall(r"(\D*)(\d*)", name or "")]
+
+
 def in_full(provider_id: str | None, machine_id: object) -> str:
     """Return how people call a machine, with its id: ``rack1-3 (3f2a0c9e)``."""
     return f"{provider_id} ({machine_id})" if provider_id else str(machine_id)

@@ -113,6 +113,7 @@ FIELDS = {
     "kind": "text: kind of failure, as --cause takes it; of a transaction, open or prepared.",
     "labels": "object: by key, the values of the machine's labels.",
     "last_interval_seconds": "number: length of the last backoff.",
+    "lasting": "object: by count of a loop's last tick, for how many seconds it has not been 0; only of some counts.",
     "level": "text: of the log line.",
     "lines": "list: lines of the log, oldest first.",
     "link_up": "true or false: the interface has a link.",
@@ -223,7 +224,7 @@ FIELDS = {
     "x86_64": "object: family, model and stepping.",
 }
 """The type and the meaning of each field. A field without a value is null. Ids are texts, times ISO 8601 in UTC."""
-OPEN = ("changed", "counts", "failures", "functions", "labels", "plan", "record", "x86_64")
+OPEN = ("changed", "counts", "failures", "functions", "labels", "lasting", "plan", "record", "x86_64")
 """Fields whose content differs, and is not described."""
 
 

@@ -194,6 +194,18 @@ def test_a_failing_loop_is_told_with_its_beginning() -> None:
     assert failed.since == away.since == began
 
 
+def test_what_counts_and_facts_tell_has_its_beginning() -> None:
+    began = NOW - timedelta(hours=3)
+    names = ("no_access", "found_alive", "settings_refused")
+    lasting = dict.fromkeys(names, (tick("recoverer").ended_at - began).total_seconds())
+    found = wrong(
+        ticks=[tick("recoverer", counts=dict.fromkeys(names, 1), lasting=lasting)],
+        machines=[count(State.QUARANTINED)],
+        unsteady=[Unsteady("redfish", 0, 0, began)],
+    )
+    assert [each.since for each in found] == [began] * 4
+
+
 def test_a_loop_that_never_ran_is_missed() -> None:
     """Who deploys finds the one that was not started; the ticks of a loop that died go after two weeks."""
     fleet = replace(WELL, ticks=[each for each in WELL.ticks if each.loop != "recoverer"])

@@ -22,6 +22,7 @@ from shepherd_core.wiring.settings import load
 from shepherdctl.database import bmdb
 from shepherdctl.descriptions.state import Observer, with_pauses
 from shepherdctl.output import watching
+from shepherdctl.output.formats import natural
 from shepherdctl.output.printing import Column, Form, Output, counted, document, ids, note, one_of, table
 from shepherdctl.output.watching import WatchOption
 from shepherdctl.selection import SEVERITY, Selection, selecting
@@ -40,7 +41,7 @@ _AROUND_THE_TABLE = 6
 
 
 def _place(machine: FoundMachine) -> tuple[Any, ...]:
-    return (machine.provider or "", machine.provider_location or "", machine.provider_id or "")
+    return (machine.provider or "", natural(machine.provider_location), natural(machine.provider_id))
 
 
 def _severity(machine: FoundMachine) -> tuple[Any, ...]:

@@ -136,7 +136,7 @@ def _notice(one: Notice) -> dict[str, Any]:
             what, severe = f"{counted(one.machines or 0, 'machine')} quarantined", True
             query = fails.query((State.QUARANTINED,), None, None)
         case _:
-            scope = scope_in_words(None, one.process, one.provider)
+            scope = scope_in_words(None, one.process, one.provider, one.location, one.with_labels)
             machines = None if one.machines is None else counted(one.machines, "machine")
             set_aside = one.owner in SYSTEM_OWNERS
             what = f"{machines or scope[:1].upper() + scope[1:]} {'set aside' if set_aside else 'paused'}"

@@ -196,7 +196,7 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
         "loop": "recoverer", "settings_hash": "5e771465", "code_version": "c0de", "capacity_id": "rack",
         "reason": "?", "owner": "me", "pause_id": UUID(int=1), "provider_id": "new", "how": "Forgotten",
         "fresh_seconds": 3600, "ages": [3600.0, 60.0], "each": 30, "examine": EXAMINED, "added": '{"role": "db"}',
-        "removed": ["rack"],
+        "removed": ["rack"], "lasting": ["drifted"],
     }  # fmt: skip
 
 

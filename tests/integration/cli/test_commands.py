@@ -157,6 +157,8 @@ def test_the_version_needs_no_database() -> None:
         ("machine show mach", ["machine-1", "machine-2"], True),
         ("machine list --machine machine-2", ["machine-2"], True),
         ("machine list --location f", ["fra"], True),
+        ("machine show M", ["machine-1", "machine-2"], True),
+        ("machine list --location F", ["fra"], True),
         ("resume 8", ["81fe0000-0000-4000-8000-000000000001"], True),
     ],
 )

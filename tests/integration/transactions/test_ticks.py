@@ -176,3 +176,14 @@ def test_a_loop_fails_since_the_first_tick_after_its_last_success(fleet: Fleet) 
         began = [each.began_at for each in reversed(found)]
         assert found[0].failing_since == (None if first is None else began[first])
         assert {each.failing_since for each in found[1:]} <= {None}
+
+
+def test_a_count_lasts_since_the_first_tick_after_one_without_it(fleet: Fleet) -> None:
+    """A tick that failed counted nothing, and left it open."""
+    drift, none = TickEnd({"drifted": 2}), TickEnd({"drifted": 0})
+    for end, first in ((drift, 0), (FAILED, None), (drift, 0), (none, None), (drift, 4), (TickEnd({"left": 1}), 4)):
+        tick(fleet).close(end=end)
+        found = last_ticks(fleet.connection, 9)
+        began = [each.began_at for each in reversed(found)]
+        lasted = None if first is None else (found[0].ended_at - began[first]).total_seconds()
+        assert (found[0].lasting or {}).get("drifted") == lasted

@@ -368,7 +368,8 @@ def _used_up(stage: Stage, row: Row) -> None:
     shown = lookup.show_machine(stage.fleet.connection, stage.machine)
     assert shown.quarantine_cause == "still unhealthy after reboot 3 times, power-cycle 2 times"
     assert stage.seen(stage.machine).recoveries == 5
-    assert overview.unsteady(stage.fleet.connection) == []
+    (unsteady,) = overview.unsteady(stage.fleet.connection)
+    assert (unsteady.recovered_often, unsteady.reports_again) == (0, 0)
     starts = stage.events(Process.AGENT_START)
     stage.expect(6 * 60 * MINUTE)
     assert stage.events(Process.AGENT_START) == starts

@@ -58,6 +58,8 @@ class Notice:
     """Of a limit, its number."""
     since: datetime
     until: datetime | None
+    with_labels: list[str] | None
+    """Of a pause of machines that have them all."""
 
 
 def fleet_notices(connection: Connection) -> list[Notice]:
@@ -73,6 +75,8 @@ class Unsteady:
     recovered_often: int
     reports_again: int
     """They are in quarantine."""
+    quarantined_since: datetime | None = None
+    """Of the machine that is in quarantine for the longest time."""
 
 
 def unsteady(connection: Connection) -> list[Unsteady]:

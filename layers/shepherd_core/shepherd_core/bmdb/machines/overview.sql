@@ -82,21 +82,21 @@ SELECT DISTINCT provider_location FROM machine_provided WHERE provider_location 
 SELECT *
 FROM (
     SELECT 'now' AS kind, NULL AS provider, NULL AS location, NULL AS process, NULL::bigint AS machines, NULL AS owner,
-        NULL AS reason, statement_timestamp() AS since, NULL::timestamptz AS until
+        NULL AS reason, statement_timestamp() AS since, NULL::timestamptz AS until, NULL::text[] AS with_labels
     UNION ALL
-    SELECT 'budget', provider, location, NULL, per_hour, NULL, reason, began_at, NULL FROM recovery_budgets
+    SELECT 'budget', provider, location, NULL, per_hour, NULL, reason, began_at, NULL, NULL FROM recovery_budgets
     UNION ALL
-    SELECT 'limit', provider, NULL, NULL, waiting, NULL, max_machines::text, waiting_seen_at, NULL
+    SELECT 'limit', provider, NULL, NULL, waiting, NULL, max_machines::text, waiting_seen_at, NULL, NULL
     FROM provisioner_lock
     WHERE {waits_for_limit}
     UNION ALL
     SELECT
-        'pause', nullif(provider, ''), NULL, nullif(process, ''), nullif(count(machine_id), 0), owner, reason,
-        min(created_at), min(expires_at)
-    FROM pause_scopes
-    GROUP BY provider, process, machine_id IS NULL, owner, reason
+        'pause', provider, location, process, nullif(count(machine_id), 0), owner, reason,
+        min(created_at), min(expires_at), with_labels
+    FROM pauses_in_force
+    GROUP BY provider, location, process, machine_id IS NULL, owner, reason, with_labels
     UNION ALL
-    SELECT 'quarantine', NULL, NULL, NULL, count(*), NULL, kind, min(quarantined_at), NULL
+    SELECT 'quarantine', NULL, NULL, NULL, count(*), NULL, kind, min(quarantined_at), NULL, NULL
     FROM machine_quarantine
     GROUP BY kind
 ) AS n
@@ -166,15 +166,19 @@ GROUP BY loop, kind
 ORDER BY 3 DESC, loop, kind;
 
 -- name: unsteady
--- How many machines of each provider are recovered often, and how many in quarantine report again.
-SELECT p.provider, count(x.often) AS recovered_often, count(*) - count(x.often) AS reports_again
+-- How many machines of each provider are recovered often, and how many in quarantine report again; since when the first of
+-- these is there.
+SELECT
+    p.provider,
+    count(x.often) AS recovered_often,
+    count(*) FILTER (WHERE x.kind = 'reports-again') AS reports_again,
+    min(x.quarantined_at) AS quarantined_since
 FROM (
-    SELECT machine_id, machine_id AS often FROM ({recovered_often}) AS recovered
+    SELECT machine_id, machine_id AS often, NULL AS kind, NULL AS quarantined_at FROM ({recovered_often}) AS recovered
     UNION ALL
-    SELECT z.machine_id, NULL
+    SELECT z.machine_id, NULL, {quarantine_kind}, z.quarantined_at
     FROM machine_quarantine z
-    JOIN machine_agent_heartbeat h ON h.machine_id = z.machine_id
-    WHERE {quarantine_kind} = 'reports-again'
+    LEFT JOIN machine_agent_heartbeat h ON h.machine_id = z.machine_id
 ) AS x
 JOIN machine_provided p ON p.machine_id = x.machine_id
 GROUP BY p.provider

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from shepherd_core.domain.errors import cause_of
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.records import record
+from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,6 +61,10 @@ class TickEnd:
         return {"outcome": "Failed", "kind": cause.kind, "cause": cause.text, "counts": counts}
 
 
+LASTING = [Metric.NO_ACCESS, Metric.FOUND_ALIVE, Metric.DRIFTED, Metric.SETTINGS_REFUSED]
+"""Counts of which people want to know since when they are not 0."""
+
+
 @record
 class Tick:
     """The record of one invocation."""
@@ -81,11 +86,13 @@ class Tick:
     runtime_info: str
     failing_since: datetime | None = None
     """Since when the loop has not succeeded; None: this is not its last tick, or it succeeded."""
+    lasting: dict[str, float] | None = None
+    """For how many seconds before its end it has counted some of ``LASTING``; None: as above, or it failed."""
 
 
 def last_ticks(connection: Connection, each: int = 1) -> list[Tick]:
     """Return the last *each* ticks of each loop at each provider, newest first."""
-    return connection.fetch(Tick, "last_ticks", each=each)
+    return connection.fetch(Tick, "last_ticks", each=each, lasting=LASTING)
 
 
 @record

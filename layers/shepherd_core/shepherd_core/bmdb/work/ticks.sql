@@ -37,7 +37,30 @@ SELECT
         )
         ORDER BY x.began_at
         LIMIT 1
-    ) END AS failing_since
+    ) END AS failing_since,
+    -- Of the last one alone, if it succeeded: by count of :lasting, the first after the last that succeeded without it.
+    CASE WHEN t.nth = 1 AND t.outcome = 'Succeeded' THEN (
+        SELECT coalesce(jsonb_object_agg(k.name, extract(epoch FROM t.ended_at - f.began_at)), '{}')
+        FROM unnest(:lasting::text[]) AS k (name)
+        CROSS JOIN LATERAL (
+            SELECT x.began_at
+            FROM ticks x
+            WHERE x.loop = t.loop AND x.provider = t.provider AND NOT x.counts ? 'left' AND x.began_at > coalesce(
+                (
+                    SELECT y.began_at
+                    FROM ticks y
+                    WHERE y.loop = t.loop AND y.provider = t.provider AND y.outcome = 'Succeeded' AND NOT y.counts ? 'left'
+                        AND coalesce((y.counts ->> k.name)::float8, 0) = 0
+                    ORDER BY y.began_at DESC
+                    LIMIT 1
+                ),
+                '-infinity'
+            )
+            ORDER BY x.began_at
+            LIMIT 1
+        ) AS f
+        WHERE (t.counts ->> k.name)::float8 > 0
+    ) END AS lasting
 FROM loops l
 CROSS JOIN LATERAL (
     SELECT x.*, row_number() OVER (ORDER BY x.began_at DESC) AS nth
