@@ -92,11 +92,6 @@ def test_the_same_source_builds_the_same_bytes(layer: Path, tmp_path: Path) -> N
     assert again == (one if WHOLE else {name: one.get(name) for name in again})
 
 
-def test_the_layer_stays_under_50_mb(layer: Path) -> None:
-    """Lambda takes 250 MB, but fetches and unpacks what it gets at a cold start."""
-    assert sum(path.stat().st_size for path in layer.rglob("*") if path.is_file()) < 50_000_000
-
-
 def test_every_module_is_compiled_for_python_3_13(compiled: Path) -> None:
     """
     Lambda could not write bytecode, ignores that of other versions, and need not look whether it is stale.
@@ -114,20 +109,19 @@ def test_every_module_is_compiled_for_python_3_13(compiled: Path) -> None:
 
 
 def test_the_layer_holds_only_what_functions_need(layer: Path) -> None:
-    """The runtime brings boto3; programs, C sources and tests are not used on Lambda."""
+    """
+    The runtime brings boto3; programs, C sources and tests are not used on Lambda.
+
+    It takes 250 MB, but fetches and unpacks what it gets at a cold start.
+    """
     names = {path.name for path in layer.iterdir()}
     assert "shepherd_core" in names
     assert not names & {"boto3", "botocore", "s3transfer", "bin", "pip", "setuptools", "bytecode", "Makefile"}
     assert not [path for pattern in ("*.pyi", "*.[ch]", "*.pxd", "test", "tests") for path in layer.rglob(pattern)]
-
-
-def test_the_agent_is_in_the_layer(layer: Path) -> None:
+    assert sum(path.stat().st_size for path in layer.rglob("*") if path.is_file()) < 50_000_000
     agent = ROOT / "agent/shepherd_agent"
     sources = {path.relative_to(agent): path.read_bytes() for path in agent.rglob("*.py")}
     assert {file: (layer / "shepherd_agent" / file).read_bytes() for file in sources} == sources
-
-
-def test_the_layer_names_the_version_of_its_code(layer: Path) -> None:
     assert (layer / "shepherd_core" / "VERSION").read_text() == f"{source_hash()}\n"
 
 

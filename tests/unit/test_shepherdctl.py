@@ -85,33 +85,15 @@ def test_times_are_relative_in_a_suitable_unit(seconds: float, words: str) -> No
     assert formats.relative(NOON - timedelta(seconds=seconds), NOON) == words
 
 
-@pytest.mark.parametrize(
-    ("octets", "words"),
-    [
-        (0, "0 B"),
-        (1, "1 B"),
-        (1023, "1023 B"),
-        (1024, "1 KiB"),
-        (1536, "1.5 KiB"),
-        (1 << 30, "1 GiB"),
-        ((1 << 40) - 1, "1 TiB"),
-        (960197124096, "894.3 GiB"),
-        (12000138625024, "10.9 TiB"),
-        (3 * 2**63, "24 EiB"),
-        (1 << 80, "1048576 EiB"),
-    ],
-)
-def test_sizes_are_in_a_suitable_unit(octets: int, words: str) -> None:
-    assert formats.size(octets) == words
+SIZES = {0: "0 B", 1: "1 B", 1023: "1023 B", 1024: "1 KiB", 1536: "1.5 KiB", 1 << 30: "1 GiB", (1 << 40) - 1: "1 TiB"}
+SIZES |= {960197124096: "894.3 GiB", 12000138625024: "10.9 TiB", 3 * 2**63: "24 EiB", 1 << 80: "1048576 EiB"}
+SPEEDS = {125_000_000: "1 Gbit/s", 3_125_000_000: "25 Gbit/s", 312_500_000: "2.5 Gbit/s", 12_500_000: "100 Mbit/s"}
 
 
-@pytest.mark.parametrize(
-    ("octets", "words"),
-    [(125_000_000, "1 Gbit/s"), (3_125_000_000, "25 Gbit/s"), (312_500_000, "2.5 Gbit/s"), (12_500_000, "100 Mbit/s")],
-)
-def test_speeds_are_in_bits_per_second(octets: int, words: str) -> None:
+def test_sizes_and_speeds_are_in_a_suitable_unit() -> None:
     """The agent reports bytes; ports are known by bits per second."""
-    assert formats.speed(octets) == words
+    assert {octets: formats.size(octets) for octets in SIZES} == SIZES
+    assert {octets: formats.speed(octets) for octets in SPEEDS} == SPEEDS
 
 
 def test_programs_get_times_in_utc_that_sort_as_text() -> None:

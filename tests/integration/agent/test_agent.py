@@ -2,11 +2,9 @@
 
 import datetime as dt
 import fcntl
-import json
 import os
 import py_compile
 import re
-import socket
 import ssl
 import subprocess
 import sys
@@ -288,26 +286,6 @@ def test_the_given_ca_alone_is_trusted(client: Client, machine: str, tmp_path: P
         _wait_for_heartbeats(server)
 
 
-def test_every_failure_of_the_endpoint_is_not_delivered() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        endpoint = Endpoint(f"http://127.0.0.1:{server.getsockname()[1]}", b"")
-        for answer in (b"", b"SSH-2.0-sshd\r\n"):
-            impostor = threading.Thread(target=_answer_once, args=(server, answer))
-            impostor.start()
-            with pytest.raises(NotDelivered):
-                endpoint.post("heartbeat", b"", dict)
-            impostor.join()
-    with pytest.raises(NotDelivered, match="refused"):
-        endpoint.post("heartbeat", b"", dict)
-
-
-def _answer_once(server: socket.socket, answer: bytes) -> None:
-    connection, _ = server.accept()
-    with connection:
-        connection.recv(1 << 16)
-        connection.sendall(answer)
-
-
 @pytest.mark.parametrize(
     ("address", "days", "warned"),
     [
@@ -353,13 +331,3 @@ def test_one_heartbeat_can_be_sent_by_hand(
         server.answer = lambda _: Answer(401)
         assert once(server.url) == (1, "shepherd-agent: 401 Unauthorized\n")
     assert once("ftp://x")[0] == 1
-
-
-def test_the_hardware_report_can_be_read_by_people(executable: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, executable, "--dry-run"], stdin=subprocess.DEVNULL, capture_output=True, check=True
-    )
-    shown = json.loads(done.stdout)
-    assert shown["report"]["cpu"][0]["cores"] > 0
-    assert shown["report"]["efi_support"] in ("UNKNOWN", "UNSUPPORTED", "SUPPORTED", "ENABLED")
-    assert set(shown) == {"report", "warning"}

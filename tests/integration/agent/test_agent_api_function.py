@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from shepherd_core.agent.endpoint import AgentRequest
-from shepherd_core.domain.errors import ConfigError, EventInvalid
+from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.pace import Pace
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse
 from shepherd_core.wiring import agent_endpoint, pace
@@ -111,19 +111,6 @@ def test_a_path_of_another_deployment_is_refused_unread(
     monkeypatch.setenv("SHEPHERD_BMDB_HOST", "/nowhere")
     answer = invoke(event_of(SignedAgent(fleet).request(path=path)))
     assert (answer["statusCode"], b64decode(answer["body"])) == (404, b"not found\n")
-
-
-@configured
-@pytest.mark.parametrize("change", [{"requestContext": {}}, {"body": "\u00e4"}, {"rawPath": None}, {"headers": None}])
-def test_an_event_that_is_no_request_fails_the_invocation(
-    change: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Somebody invoked the function by hand, or the API speaks another version of the payload format."""
-    event = {name: value for name, value in {**SAMPLE, **change}.items() if value is not None}
-    with pytest.raises(EventInvalid, match=r"payload version 2\.0"):
-        invoke(event)
-    (line,) = log_lines(capsys)
-    assert (line["level"], line["loop"], line["request_id"]) == ("ERROR", "agent_api", "a-request")
 
 
 @configured

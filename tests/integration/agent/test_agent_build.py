@@ -53,6 +53,7 @@ def test_an_older_python_is_named(tmp_path: Path) -> None:
     [
         (["agent", "--version"], 0, f"shepherd-agent {version('shepherd')}\n"),
         (["agent", "--help"], 0, "TakeoverInit"),
+        (["agent", "--dry-run"], 0, '"efi_support": "'),  # the hardware report, for people
         (["agent", "--halp"], 2, "TakeoverInit"),
     ],
 )

@@ -114,6 +114,24 @@ def test_a_kept_connection_gets_no_more_time(server: HttpsServer) -> None:
         never.set()
 
 
+@pytest.mark.parametrize("answer", [b"", b"SSH-2.0-sshd\r\n"], ids=["nothing", "of another protocol"])
+def test_an_impostor_delivers_nothing_nor_does_nobody(answer: bytes) -> None:
+    def impose() -> None:
+        with listener.accept()[0] as connection:
+            connection.recv(1 << 16)
+            connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        endpoint = Endpoint(f"http://127.0.0.1:{listener.getsockname()[1]}", b"")
+        impostor = threading.Thread(target=impose)
+        impostor.start()
+        with pytest.raises(NotDelivered):
+            endpoint.post("heartbeat", b"", dict)
+        impostor.join()
+    with pytest.raises(NotDelivered, match="refused"):
+        endpoint.post("heartbeat", b"", dict)
+
+
 def test_an_answer_that_is_cut_off_is_no_answer(server: HttpsServer) -> None:
     """The half of a HeartbeatResponse may be a valid one that asks for something else."""
     server.treatments = [Reply(status=200, body=b"1234", cut=True)]

@@ -5,7 +5,6 @@ from urllib.parse import unquote_plus
 from uuid import UUID
 
 import pytest
-from shepherd_core.bmdb.machines import pauses
 
 from shepherdctl.options import REASON_TO_WRITE
 from tests.support.bmdb.fleet import Fleet
@@ -107,12 +106,3 @@ def test_a_page_can_be_sent_to_a_colleague(visitor: Visitor, machine_id: UUID) -
             target = unescape(response.text.partition("0;url=")[2].partition('"')[0])
             assert opened.read(target) != ""
             assert unquote_plus(target) == unquote_plus(path)
-
-
-def test_a_providers_pause_is_told_from_a_machines(visitor: Visitor, fleet: Fleet) -> None:
-    machine_id = fleet.provided_machine()
-    for scope in ({"machine_id": machine_id}, {"provider": "static"}):
-        pauses.pause(fleet.connection, owner="ana", reason="mainboard", **scope)
-    text = visitor.text(f"/machines/{machine_id}")
-    assert "end ana&#39;s pause: mainboard" in text
-    assert "end ana&#39;s pause of provider static: mainboard" in text

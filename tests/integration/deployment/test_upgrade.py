@@ -1,13 +1,10 @@
 """An upgrade with a migration, its rollback and the upgrade again, beside agents and functions of both versions."""
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
 from pathlib import Path
@@ -15,7 +12,9 @@ from typing import Any
 
 import pytest
 from shepherd_core.bmdb.schema.migrate import migrations
+from shepherd_core.domain.pace import Pace
 
+from simulator.lambda_.service import FunctionConfig, LambdaService
 from tests.chaos.stage.processes import event_of
 from tests.support.agents.signed_agent import SignedAgent
 from tests.support.bmdb.fleet import Fleet
@@ -31,67 +30,37 @@ CREATE INDEX machine_agent_heartbeat_next ON machine_agent_heartbeat (next);
 """
 
 
-class Deployment:
-    """The functions of one version of the code, each a process as Lambda has it."""
+def deployed(layer: Path, fleet: Fleet, machines: Path) -> LambdaService:
+    """Return the functions of one version of the code."""
+    environment = {
+        **{name: value for name, value in os.environ.items() if name.startswith("AWS_")},
+        "PYTHONPATH": f"{layer}:{ROOT}",
+        "SHEPHERD_BMDB_HOST": fleet.settings.bmdb_host,
+        "SHEPHERD_BMDB_NAME": fleet.settings.bmdb_name,
+        "SHEPHERD_BMDB_USER": fleet.settings.bmdb_user,
+        "SHEPHERD_PROVIDER": "static",
+        "SHEPHERD_PROVIDER_MACHINES": str(machines),
+        "SHEPHERD_AGENT_ENDPOINT": "https://agents.example",
+    }
+    config = FunctionConfig(environment, timeout_seconds=300, pace=Pace(report_seconds=0))
+    return LambdaService(dict.fromkeys(("migrator", "initializer", "agent_api"), config), machines.with_suffix(".log"))
 
-    def __init__(self, layer: Path, fleet: Fleet, machines: Path) -> None:
-        settings = fleet.settings
-        self._environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("SHEPHERD_")},
-            "PYTHONPATH": f"{layer}:{ROOT}",
-            "SHEPHERD_BMDB_HOST": settings.bmdb_host,
-            "SHEPHERD_BMDB_NAME": settings.bmdb_name,
-            "SHEPHERD_BMDB_USER": settings.bmdb_user,
-            "SHEPHERD_PROVIDER": "static",
-            "SHEPHERD_PROVIDER_MACHINES": str(machines),
-            "SHEPHERD_AGENT_ENDPOINT": "https://agents.example",
-        }
 
-    @contextmanager
-    def function(self, name: str) -> Iterator[Any]:
-        """Yield a function that sends an event to the function *name*, and returns its result."""
-        answers, write = os.pipe()
-        command = [sys.executable, "-m", "simulator.lambda_.environment", f"functions/{name}/app.py", str(write)]
-        with (
-            os.fdopen(answers) as read,
-            subprocess.Popen(
-                [*command, '{"report_seconds": 0}'],
-                cwd=ROOT,
-                env=self._environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[write],
-                text=True,
-            ) as process,
-        ):
-            os.close(write)
-            assert process.stdin is not None
-            requests = process.stdin
+def invoked(service: LambdaService, name: str, event: Mapping[str, Any]) -> Mapping[str, Any]:
+    invocation = service.invoke(name, event)
+    assert invocation.result is not None, invocation.error
+    return invocation.result
 
-            def invoke(event: dict[str, Any]) -> dict[str, Any]:
-                print(json.dumps({"request_id": "1", "seconds": 300, "event": event}), file=requests, flush=True)
-                answer = json.loads(read.readline())
-                assert "result" in answer, answer
-                result: dict[str, Any] = answer["result"]
-                return result
 
-            yield invoke
+def migrate(service: LambdaService, wanted: int, before: int) -> None:
+    versions = {"ResourceProperties": wanted, "OldResourceProperties": before}
+    asked = {name: {"SchemaVersion": str(version)} for name, version in versions.items()}
+    assert invoked(service, "migrator", {"RequestType": "Update", **asked}) == {"SchemaVersion": wanted}
 
-    def migrate(self, wanted: int, before: int) -> dict[str, Any]:
-        properties = {"SchemaVersion": str(wanted)}
-        event = {
-            "RequestType": "Update",
-            "ResourceProperties": properties,
-            "OldResourceProperties": {"SchemaVersion": str(before)},
-        }
-        with self.function("migrator") as migrator:
-            result: dict[str, Any] = migrator(event)
-        return result
 
-    def tick(self) -> None:
-        event = {"loop": "initializer", "scheduled_time": "2026-11-21T09:30:00Z", "dry_run": False}
-        with self.function("initializer") as initializer:
-            assert initializer(event)["loop"] == "initializer"
+def tick(service: LambdaService) -> None:
+    event = {"loop": "initializer", "scheduled_time": "2026-11-21T09:30:00Z", "dry_run": False}
+    assert invoked(service, "initializer", event)["loop"] == "initializer"
 
 
 @pytest.fixture
@@ -104,18 +73,17 @@ def newer(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def reporting(deployment: Deployment, fleet: Fleet) -> Iterator[list[int]]:
-    """Let an agent report to the API of *deployment* without pause; yield the statuses of its answers."""
+def reporting(service: LambdaService, fleet: Fleet) -> Iterator[list[int]]:
+    """Let an agent report to the API of *service* without pause; yield the statuses of its answers."""
     statuses: list[int] = []
     ended = threading.Event()
     agent = SignedAgent(fleet)
 
     def report() -> None:
-        with deployment.function("agent_api") as api:
-            at = 0
-            while not ended.is_set():
-                at = max(at + 1, time.time_ns() // 1_000_000)
-                statuses.append(api(event_of(agent.request(at=at)))["statusCode"])
+        at = 0
+        while not ended.is_set():
+            at = max(at + 1, time.time_ns() // 1_000_000)
+            statuses.append(invoked(service, "agent_api", event_of(agent.request(at=at)))["statusCode"])
 
     thread = threading.Thread(target=report)
     thread.start()
@@ -130,22 +98,25 @@ def test_no_heartbeat_is_lost_in_upgrade_rollback_and_upgrade(own_fleet: Fleet, 
     """A reader holds the table that the migration changes when the first upgrade begins."""
     machines = tmp_path / "machines.json"
     machines.write_text("[]")
-    old, new = Deployment(LAYER, own_fleet, machines), Deployment(newer, own_fleet, machines)
     reader = own_fleet.connect()
-    with ExitStack() as agents:
+    with (
+        deployed(LAYER, own_fleet, machines) as old,
+        deployed(newer, own_fleet, machines) as new,
+        ExitStack() as agents,
+    ):
         heard = [agents.enter_context(reporting(old, own_fleet))]
         eventually(lambda: heard[0])
         reader.script("BEGIN; SELECT FROM machine_agent_heartbeat")
         release = threading.Timer(1, reader.script, ["COMMIT"])
         release.start()
-        assert new.migrate(NEXT, OURS) == {"SchemaVersion": NEXT}
+        migrate(new, NEXT, OURS)
         heard.append(agents.enter_context(reporting(new, own_fleet)))
         for deployment in (old, new):
-            deployment.tick()
-        assert old.migrate(OURS, NEXT) == {"SchemaVersion": OURS}
-        old.tick()
-        assert new.migrate(NEXT, OURS) == {"SchemaVersion": NEXT}
-        new.tick()
+            tick(deployment)
+        migrate(old, OURS, NEXT)
+        tick(old)
+        migrate(new, NEXT, OURS)
+        tick(new)
         before = [len(each) for each in heard]
         eventually(lambda: all(len(each) > then for each, then in zip(heard, before, strict=True)))
     assert {status for each in heard for status in each} == {HTTPStatus.OK}

@@ -3,7 +3,6 @@
 import inspect
 
 import pytest
-from pydantic import ValidationError
 from pydantic_core import PydanticUndefined
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.settings.base import Settings
@@ -12,7 +11,6 @@ from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.settings.functions.loops import InitializerSettings, ProvisionerSettings, RecovererSettings
 from shepherd_core.settings.providers import BUILT_IN
 from shepherd_core.settings.providers.equinix import EquinixSettings
-from shepherd_core.settings.providers.static import StaticSettings
 from shepherd_core.settings.sources import load
 
 ALL = [
@@ -145,14 +143,6 @@ def test_the_agents_path_needs_no_quoting(monkeypatch: pytest.MonkeyPatch, path:
         assert fault.startswith("SHEPHERD_AGENT_PATH is ")
     else:
         assert load(InitializerSettings)[0].agent_path == "/root/agent"
-
-
-def test_settings_do_not_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A warm function keeps them for hours."""
-    given(monkeypatch, PROVIDER_MACHINES="machines.json")
-    (settings,) = load(StaticSettings)
-    with pytest.raises(ValidationError, match="frozen"):
-        settings.machines = "others.json"  # type: ignore[misc]  # that is what is tried
 
 
 @pytest.mark.parametrize(("settings", "name"), FIELDS, ids=lambda part: getattr(part, "__name__", part))

@@ -65,16 +65,3 @@ def test_an_interval_is_whole_seconds_within_its_bounds(
     interval = Backoff(initial, maximum, exponent).next(last)
     assert type(interval) is int
     assert 1 <= interval <= max(1, initial + 1, (maximum or 0) + 1)
-
-
-@given(st.integers(1, 1000), st.integers(1, 10_000), st.floats(1.001, 10))
-def test_a_pause_never_shortens_and_arrives_at_the_maximum(initial: int, maximum: int, exponent: float) -> None:
-    policy = Backoff(initial, maximum, exponent)
-    last = policy.next(None)
-    for _ in range(10_000):
-        following = policy.next(last)
-        assert following >= last
-        if following == last:
-            break
-        last = following
-    assert last == max(initial, maximum)

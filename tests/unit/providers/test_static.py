@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from ipaddress import ip_address
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -23,36 +24,29 @@ def parse(document: bytes) -> list[Machine]:
     return StaticProvider(lambda: document).list_machines(Deadline(SystemClock(), 60))
 
 
-def test_an_entry_is_a_machine_that_may_be_used() -> None:
-    """Only the BMDB knows which entries are in use."""
-    assert parse(b'[{"ID": "a", "Addr": "192.0.2.1", "Location": "Rack 1"}, {"ID": "b", "Addr": "2001:db8::1"}]') == [
-        Machine(
-            provider_id=ProviderId("a"),
-            availability=Availability.POSSIBLY_USED,
-            address=ip_address("192.0.2.1"),
-            location="Rack 1",
-            status=ProviderStatus.RUNNING,
+@pytest.mark.parametrize(
+    ("entry", "facts"),
+    [
+        ({"Location": "Rack 1"}, {"location": "Rack 1"}),
+        ({"Addr": "2001:db8::1"}, {"address": ip_address("2001:db8::1")}),
+        *(({"HostKey": HOST_KEY + comment}, {"host_key": HOST_KEY}) for comment in ("", " root@rack1", "\n")),
+        *(
+            ({"Labels": each}, {"labels": {"role": "db", "gpu": ""}})
+            for each in ({"role": "db", "gpu": ""}, "role=db gpu")
         ),
-        Machine(
-            provider_id=ProviderId("b"),
-            availability=Availability.POSSIBLY_USED,
-            address=ip_address("2001:db8::1"),
-            status=ProviderStatus.RUNNING,
-        ),
-    ]
-
-
-@pytest.mark.parametrize("comment", ["", " root@rack1", "\n"])
-def test_a_listed_host_key_is_known_before_first_contact(comment: str) -> None:
-    entry = {"ID": "a", "Addr": "192.0.2.1", "HostKey": HOST_KEY + comment}
-    (machine,) = parse(json.dumps([entry]).encode())
-    assert machine.host_key == HOST_KEY
-
-
-@pytest.mark.parametrize("labels", [{"role": "db", "gpu": ""}, "role=db gpu"])
-def test_labels_are_an_object_or_as_a_spreadsheet_has_them_words(labels: object) -> None:
-    (machine,) = parse(json.dumps([{"ID": "a", "Addr": "192.0.2.1", "Labels": labels}]).encode())
-    assert machine.labels == {"role": "db", "gpu": ""}
+    ],
+)
+def test_an_entry_is_a_machine_that_may_be_used(entry: dict[str, object], facts: dict[str, Any]) -> None:
+    """Only the BMDB knows which entries are in use; labels are an object or, as a spreadsheet has them, words."""
+    plain = Machine(
+        provider_id=ProviderId("a"),
+        availability=Availability.POSSIBLY_USED,
+        address=ip_address("192.0.2.1"),
+        status=ProviderStatus.RUNNING,
+    )
+    other = {"ID": "b", "Addr": "192.0.2.2"}
+    machine, _ = parse(json.dumps([{"ID": "a", "Addr": "192.0.2.1", **entry}, other]).encode())
+    assert machine == replace(plain, **facts)
 
 
 @pytest.mark.parametrize(

@@ -116,28 +116,29 @@ def test_the_cause_of_quarantine_counts_what_used_up_the_policy() -> None:
     )
 
 
-def test_a_killed_functions_attempt_counts_and_is_not_repeated() -> None:
-    """The machine may be booting or being installed: a second step would break it."""
-    died = [PastAttempt("reboot", at(0))]
-    found = next_step(REMEDIATION_POLICY, EVERYTHING, died, at(1799))
-    assert (found.step.kind, found.concludes) == (REBOOT, True)
-    later = next_step(REMEDIATION_POLICY, EVERYTHING, died, at(1800))
-    assert (later.step.kind, later.number, later.concludes) == (REBOOT, 2, False)
+DIED = PastAttempt("reboot", at(0))
+UNCOUNTED = PastAttempt("reboot", at(0), FailureKind.PROVIDER_UNUSABLE, counts=False)
 
 
-def test_an_uncounted_attempt_that_may_go_on_is_not_repeated() -> None:
-    """Nobody knows whether the provider took it; afterwards it is taken for the first time."""
-    lost = [PastAttempt("reboot", at(0), FailureKind.PROVIDER_UNUSABLE, counts=False)]
-    found = next_step(REMEDIATION_POLICY, EVERYTHING, lost, at(1799))
-    assert (found.step.kind, found.number, found.concludes) == (REBOOT, 1, True)
-    later = next_step(REMEDIATION_POLICY, EVERYTHING, lost, at(1800))
-    assert (later.step.kind, later.number, later.concludes) == (REBOOT, 1, False)
-
-
-def test_an_unknown_step_whose_function_was_killed_holds_nothing_up() -> None:
-    """An earlier version took it, of whose grace this one knows nothing."""
-    found = next_step(REMEDIATION_POLICY, EVERYTHING, [PastAttempt("sing", at(0))], at(1))
-    assert (found.step.kind, found.number, found.concludes) == (REBOOT, 1, False)
+@pytest.mark.parametrize(
+    ("attempt", "seconds", "number", "concludes"),
+    [
+        # The machine may be booting or being installed: a second step would break it.
+        (DIED, 1799, 1, True),
+        (DIED, 1800, 2, False),
+        # Nobody knows whether the provider took it; afterwards it is taken for the first time.
+        (UNCOUNTED, 1799, 1, True),
+        (UNCOUNTED, 1800, 1, False),
+        # An earlier version took it, of whose grace this one knows nothing.
+        (PastAttempt("sing", at(0)), 1, 1, False),
+    ],
+    ids=["killed", "killed long ago", "uncounted", "uncounted long ago", "unknown"],
+)
+def test_an_attempt_that_may_go_on_is_not_repeated(
+    attempt: PastAttempt, seconds: float, number: int, *, concludes: bool
+) -> None:
+    found = next_step(REMEDIATION_POLICY, EVERYTHING, [attempt], at(seconds))
+    assert (found.step.kind, found.number, found.concludes) == (REBOOT, number, concludes)
 
 
 def test_a_quarantine_whose_function_was_killed_is_repeated() -> None:

@@ -35,10 +35,6 @@ def now(listing: list[Machine], *on_record: KnownMachine) -> dict[str, ProviderF
     return {change.known.provider_id: change.now for change in changes(listing, on_record)}
 
 
-def test_recorded_facts_are_no_change() -> None:
-    assert changes([MACHINE], [known()]) == []
-
-
 @pytest.mark.parametrize(
     ("listed", "on_record"),
     [
@@ -60,49 +56,44 @@ def test_listed_facts_are_recorded(listed: dict[str, Any], on_record: dict[str, 
     assert now([replace(MACHINE, **listed)], known()) == {"a": replace(UP, **on_record)}
 
 
-def test_a_machine_without_record_gets_all_of_it() -> None:
-    assert now([MACHINE], known(ProviderFacts(None, None, None, None, None, None, {}))) == {"a": UP}
+NOTHING = ProviderFacts(None, None, None, None, None, None, {})
+FAILED, MISSING = ProviderStatus.PROVISIONING_FAILED_PERMANENT, ProviderStatus.MISSING
+MOVED = replace(MACHINE, location="fra")
+OTHER = replace(MACHINE, provider_id=ProviderId("b"), location="fra")
+UNUSED = replace(MACHINE, availability=Availability.KNOWN_UNUSED)
+CASES: dict[str, tuple[list[Machine], KnownMachine, dict[str, ProviderFacts]]] = {
+    "as on record": ([MACHINE], known(), {}),
+    "nothing on record": ([MACHINE], known(NOTHING), {"a": UP}),
+    "in use": ([MOVED], known(), {"a": replace(UP, location="fra")}),
+    # A list that somebody wrote does not say what is in use: the BMDB does.
+    "possibly in use": (
+        [replace(MOVED, availability=Availability.POSSIBLY_USED)],
+        known(),
+        {"a": replace(UP, location="fra")},
+    ),
+    # Where it was, and on which address, is what somebody who looks for it wants to know.
+    **{
+        f"missing: {what}": (listing, known(), {"a": replace(UP, status=MISSING)})
+        for what, listing in {
+            "nothing": list[Machine](),
+            "another machine": [OTHER],
+            "the machine as capacity": [UNUSED],
+            "its capacity": [replace(UNUSED, provider_id=INVALID)],
+        }.items()
+    },
+    "missing and listed again": ([MACHINE], known(replace(UP, status=MISSING)), {"a": UP}),
+    "young": ([], known(age_seconds=YOUNG_SECONDS), {}),
+    # The Provisioner does not miss such machines; as merely missing, they would count as differences.
+    "failed for good": ([], known(replace(UP, status=FAILED)), {}),
+    "another that is not looked at": ([MOVED, OTHER], known(name="b"), {"b": replace(UP, location="fra")}),
+}
 
 
-@pytest.mark.parametrize("availability", [Availability.KNOWN_USED, Availability.POSSIBLY_USED])
-def test_a_usable_entry_is_the_machine_of_that_id(availability: Availability) -> None:
-    """A list that somebody wrote does not say what is in use: the BMDB does."""
-    assert now([replace(MACHINE, availability=availability, location="fra")], known()) == {
-        "a": replace(UP, location="fra")
-    }
-
-
-@pytest.mark.parametrize(
-    "listing",
-    [
-        [],
-        [replace(MACHINE, provider_id=ProviderId("b"))],
-        [replace(MACHINE, availability=Availability.KNOWN_UNUSED)],
-        [replace(MACHINE, provider_id=INVALID, availability=Availability.KNOWN_UNUSED)],
-    ],
-    ids=["nothing", "another machine", "the machine as capacity", "its capacity"],
-)
-def test_a_machine_unused_at_the_provider_is_missing(listing: list[Machine]) -> None:
-    """Where it was, and on which address, is what somebody who looks for it wants to know."""
-    assert now(listing, known()) == {"a": replace(UP, status=ProviderStatus.MISSING)}
-
-
-def test_a_missing_machine_that_is_listed_again_is_as_listed() -> None:
-    assert now([MACHINE], known(replace(UP, status=ProviderStatus.MISSING))) == {"a": UP}
-
-
-def test_a_young_machine_is_not_missed() -> None:
-    assert now([], known(age_seconds=YOUNG_SECONDS)) == {}
-
-
-def test_a_permanently_failed_machine_is_not_recorded_as_missing() -> None:
-    """The Provisioner does not miss such machines; as merely missing, they would count as differences."""
-    assert now([], known(replace(UP, status=ProviderStatus.PROVISIONING_FAILED_PERMANENT))) == {}
-
-
-def test_machines_that_are_not_looked_at_are_left_alone() -> None:
-    listing = [MACHINE, replace(MACHINE, provider_id=ProviderId("b"), location="fra")]
-    assert now(listing, known(name="b")) == {"b": replace(UP, location="fra")}
+@pytest.mark.parametrize(("listing", "on_record", "found"), CASES.values(), ids=CASES)
+def test_a_listing_changes_what_differs(
+    listing: list[Machine], on_record: KnownMachine, found: dict[str, ProviderFacts]
+) -> None:
+    assert now(listing, on_record) == found
 
 
 @pytest.mark.parametrize(
