@@ -27,9 +27,8 @@ from agent.shepherd_agent.__main__ import main
 from agent.shepherd_agent.process import older_agents
 from agent.shepherd_agent.reports.endpoint import Endpoint, NotDelivered
 from simulator.machines.pool import MachinePool
-from tests.support.agents.agent_server import AgentServer, Answer, Request
+from tests.support.agents.agent_server import AgentServer, Answer, Request, certificate
 from tests.support.agents.executable import write_agent
-from tests.support.agents.https_server import certificate
 from tests.support.agents.installation_key import NOW, PUBLIC, signed_request
 from tests.support.agents.machine_client import Client, Result
 from tests.support.waiting import eventually

@@ -18,8 +18,7 @@ from shepherd_core.settings.functions import LOOPS
 
 from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
-from tests.support.deployment import small_stack
-from tests.support.deployment.deployments import ROOT
+from tests.support.deployment.deployments import ROOT, build_small
 
 BUCKET, REGION = "shepherd-test", "eu-central-1"
 DEFAULT_ACCOUNT_ID = "123456789012"
@@ -51,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "shepherd.toml").write_text(ANSWERS)
     (tmp_path / "password").write_text("geheim\n")
     (tmp_path / "machines.json").write_text(json.dumps(LIST))
-    small_stack.build(tmp_path / "build")
+    build_small(tmp_path / "build")
     return tmp_path
 
 
@@ -203,7 +202,7 @@ def test_code_goes_when_no_rollback_needs_it(folder: Path) -> None:
     """With all its versions in the bucket, which would be paid for. Here that is the template, which was read once."""
     kept: list[set[str]] = []
     for number in range(3):
-        small_stack.build(folder / "build", **{f"Other{number}": {"Type": "AWS::SQS::Queue"}})
+        build_small(folder / "build", **{f"Other{number}": {"Type": "AWS::SQS::Queue"}})
         _, messages = deploy(folder, "--dry-run")
         if number > 0:
             assert "update the stack shepherd: the code or the template is another" in messages

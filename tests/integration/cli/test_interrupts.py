@@ -26,25 +26,13 @@ HOLDS_BACK = """
 import signal, sys, time
 from shepherdctl.interrupts import graceful_exit
 
+SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 with graceful_exit(), graceful_exit():
     try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         print("ready", flush=True)
         sys.stdin.readline()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-        while True:
-            time.sleep(1)
-    finally:
-        print("cleaned up", flush=True)
-"""
-
-CLEANS_UP = """
-import sys, time
-from shepherdctl.interrupts import graceful_exit
-
-with graceful_exit(), graceful_exit():
-    try:
-        print("ready", flush=True)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         while True:
             time.sleep(1)
     finally:
@@ -54,37 +42,23 @@ with graceful_exit(), graceful_exit():
 """
 
 
-@pytest.fixture
-def command(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
+def test_of_several_signals_one_counts_and_none_ends_the_cleaning_up() -> None:
+    """A closed terminal sends several, in any order, and a person more of them."""
     pipe = subprocess.PIPE
     with subprocess.Popen(
-        [sys.executable, "-c", request.param], cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True
+        [sys.executable, "-c", HOLDS_BACK], cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True
     ) as process:
+        assert process.stdin is not None
         assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        yield process
-        process.kill()
-
-
-@pytest.mark.parametrize("command", [HOLDS_BACK], ids=["at once"], indirect=True)
-def test_of_signals_that_come_at_once_one_counts(command: subprocess.Popen[str]) -> None:
-    """A closed terminal sends several signals, in any order."""
-    for number in SIGNALS:
-        os.kill(command.pid, number)
-    output, errors = command.communicate("\n", timeout=60)
-    assert {128 + number: f"{said}\n" for number, said in SAID.items()}.get(command.returncode) == errors
+        for told in ("ready\n", "cleans up\n"):
+            assert process.stdout.readline() == told
+            for number in SIGNALS:
+                os.kill(process.pid, number)
+            process.stdin.write("\n")
+            process.stdin.flush()
+        output, errors = process.communicate(timeout=60)
+    assert {128 + number: f"{said}\n" for number, said in SAID.items()}.get(process.returncode) == errors
     assert output == "cleaned up\n"
-
-
-@pytest.mark.parametrize("command", [CLEANS_UP], ids=["one after the other"], indirect=True)
-def test_a_command_that_cleans_up_is_not_interrupted_again(command: subprocess.Popen[str]) -> None:
-    os.kill(command.pid, SIGNALS[0])
-    assert command.stdout is not None
-    assert command.stdout.readline() == "cleans up\n"
-    for number in (*SIGNALS[1:], *SIGNALS):
-        os.kill(command.pid, number)
-    output, errors = command.communicate("\n", timeout=60)
-    assert (command.returncode, output, errors) == (128 + signal.SIGTERM, "cleaned up\n", "terminated\n")
 
 
 @contextmanager

