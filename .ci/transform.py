@@ -17,7 +17,7 @@ from samcli.yamlhelper import yaml_dump, yaml_parse
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.support.deployment.expansion import expanded  # noqa: E402 - the path is set above
+from tests.support.deployment.cloudformation import expanded  # noqa: E402 - the path is set above
 
 
 class NoManagedPolicies:

@@ -95,6 +95,18 @@ def test_what_was_under_way_at_the_end_is_printed(environment: Environment) -> N
     assert [line.split()[2:5] for line in printed(view)] == [["recoverer", "limits", "recovery:"]]
 
 
+def test_the_table_shows_which_loop_works_on_what(environment: Environment) -> None:
+    """Of a machine that is worked on, and in all: the Provisioner and the Updater work on none."""
+    console = Console(file=StringIO(), width=80, height=60, force_terminal=True, color_system=None)
+    with Live(console=console, auto_refresh=False) as live:
+        LiveView(console, live).refresh(environment, statuses(28, 29, worked_on=29))
+        table = Console(file=(drawn := StringIO()), width=80)
+        table.print(live.get_renderable())
+    assert [line.count("recoverer at work") for line in drawn.getvalue().splitlines()].count(1) == 1
+    assert drawn.getvalue().count("no heartbeat") == 1
+    assert "at work: provisioner, recoverer (2 machines)" in drawn.getvalue()
+
+
 @pytest.mark.parametrize("height", [24, 40])
 def test_the_table_gives_way_to_the_events(environment: Environment, height: int) -> None:
     """On a small terminal the machines hid all events, even that recovery was limited."""

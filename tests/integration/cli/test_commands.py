@@ -260,8 +260,6 @@ def test_status_shows_whether_the_database_fits_this_code(own_fleet: Fleet) -> N
     own_fleet.sql("INSERT INTO schema_migrations VALUES (9999, 'later', '', 9999)")
     assert "newer than this code" in shepherdctl.read("db", "status")
     assert "newer" in shepherdctl.told("db", "migrate", status=1)
-
-
-def test_status_fails_when_an_applied_migration_was_edited(own_fleet: Fleet) -> None:
+    own_fleet.sql("DELETE FROM schema_migrations WHERE version = 9999")
     own_fleet.sql("UPDATE schema_migrations SET checksum = 'other' WHERE version = 1")
-    assert "edited" in CommandLine(own_fleet.settings).told("db", "status", status=1)
+    assert "edited" in shepherdctl.told("db", "status", status=1)

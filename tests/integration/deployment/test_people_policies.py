@@ -22,7 +22,6 @@ UNUSED = re.compile(
     r"elasticfilesystem:|s3files:|firehose:|kms:|s3:REST|s3:getObject|lambda:(PassCapacity|AssociateRuntime)"
     r"|lambda:\w*CodeSigning|logs:\w*(ResourcePolicy|ResourcePolicies|DataProtection|Delivery|IndexPolic)"
 )
-SECRETS = ("ssh-key", "ssh-key.previous", "bmdb-password", "bmdb-password-operator", "bmdb-password-recoverer")
 NAMED = {
     "AWS::Lambda::Function": ("FunctionName", "lambda:UpdateFunctionCode", f"lambda:{_WHERE}:function:"),
     "AWS::Lambda::LayerVersion": ("LayerName", "lambda:PublishLayerVersion", f"lambda:{_WHERE}:layer:"),
@@ -83,28 +82,20 @@ def test_a_policy_is_no_longer_than_aws_takes(provider: str, answers: dict[str, 
         assert len(document) < _LONGEST - 100  # the version, and longer names than here
 
 
-def test_only_an_administrator_writes_to_aws() -> None:
-    actions = {action for each in statements(Person.OPERATOR) for action in _listed(each["Action"])}
-    assert {action for action in actions if not action.startswith("ec2:")} == {
-        "logs:FilterLogEvents",
-        "s3:GetObject",
-        "ssm:GetParameter",
-    }
-
-
-@pytest.mark.parametrize("name", SECRETS)
-def test_no_reader_reads_a_secret(name: str) -> None:
-    """But for the password of the database user who may change nothing."""
-    resource = f"arn:aws:ssm:{_WHERE}:parameter/shepherd/{name}"
-    readers, administrators = statements(Person.READER), statements(Person.ADMINISTRATOR)
-    assert not allows(readers, "ssm:GetParameter", resource)
-    assert allows(administrators, "ssm:GetParameter", resource)
-
-
-def test_an_administrator_changes_no_policy_of_people() -> None:
+def test_nobody_may_more_than_their_kind() -> None:
+    """But for the password of the database user who may change nothing, no reader reads a secret."""
+    reader, operator, administrator = (statements(person) for person in PEOPLE)
+    assert {each["Effect"] for each in administrator} == {"Allow"}, "so that the policies add up"
+    actions = {action for each in operator for action in _listed(each["Action"])}
+    writes = {action for action in actions if not action.startswith("ec2:")}
+    assert writes == {"logs:FilterLogEvents", "s3:GetObject", "ssm:GetParameter"}
+    for name in ("ssh-key", "ssh-key.previous", "bmdb-password", "bmdb-password-operator", "bmdb-password-recoverer"):
+        resource = f"arn:aws:ssm:{_WHERE}:parameter/shepherd/{name}"
+        assert not allows(reader, "ssm:GetParameter", resource), name
+        assert allows(administrator, "ssm:GetParameter", resource), name
     own = stack().resources["Administrator"]["Properties"]["ManagedPolicyName"]
-    arn = f"arn:aws:iam::{PSEUDO['AWS::AccountId']}:policy/{own}"
-    assert not allows(statements(Person.ADMINISTRATOR), "iam:CreatePolicyVersion", arn)
+    policy = f"arn:aws:iam::{PSEUDO['AWS::AccountId']}:policy/{own}"
+    assert not allows(administrator, "iam:CreatePolicyVersion", policy)
 
 
 @pytest.mark.parametrize(

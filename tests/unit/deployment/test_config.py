@@ -80,69 +80,56 @@ def test_an_empty_variable_is_one_that_is_not_set(monkeypatch: pytest.MonkeyPatc
     assert load(BmdbSettings)[0].bmdb_port == 5432
 
 
-@pytest.mark.parametrize("name", ["PROVIDER_FLEET", "PROVIDER_KEY_NAME"])
-@pytest.mark.parametrize("value", ["FIXME", "shepherd-FIXME-", ""])
-def test_a_required_setting_is_refused_if_empty(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    given(monkeypatch, **EQUINIX | {name: value})
-    (fault,) = faults(EquinixSettings)
-    assert fault.startswith(f"SHEPHERD_{name} is ")
-    given(monkeypatch, **EQUINIX)
-    load(EquinixSettings)
+RECOVERER = {"BMDB_HOST": "db.example", "PROVIDER": "static"}
+# With which settings, the variable, values that are refused, and values that are taken.
+VALUES: list[tuple[type[Settings], dict[str, str], str, tuple[str, ...], tuple[str, ...]]] = [
+    *(
+        (EquinixSettings, EQUINIX, name, ("FIXME", "shepherd-FIXME-", ""), ("shepherd",))
+        for name in ("PROVIDER_FLEET", "PROVIDER_KEY_NAME")
+    ),
+    # Agents reach it by TLS, or on the machine.
+    (
+        InitializerSettings,
+        INITIALIZER,
+        "AGENT_ENDPOINT",
+        (
+            *("http://agents.example.com", "http://10.0.0.1:8080", "ftp://agents.example.com", "//agents.example.com"),
+            *("https://user:password@agents.example.com", "user:password@agents.example.com", "https://"),
+            *("https://agents.example.com/?fleet=a", "https://agents.example.com#1"),
+        ),
+        (
+            *("agents.example.com:443", "https://agents.example.com/fleet"),
+            *("http://127.0.0.1:8080", "http://localhost:8080"),
+        ),
+    ),
+    # What is no time would make a wait that never ends; comparisons with no number are all false.
+    (RecovererSettings, RECOVERER, "HEARTBEAT_TIMEOUT_SECONDS", ("nan", "inf", "-1", "0", "86401", "soon"), ("86400",)),
+    *(
+        (RecovererSettings, RECOVERER, name, ("nan",), ())
+        for name in ("MAX_DEAD_SHARE", "MAX_STEPS_PER_HOUR", "CONCURRENCY")
+    ),
+    # It becomes part of a command on the machines, without quotes; an empty one is the default.
+    (InitializerSettings, INITIALIZER, "AGENT_PATH", ("agent", "/root/my agent", "/root/'agent'"), ("/root/agent", "")),
+]
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "accepted"),
-    [
-        ("agents.example.com:443", True),
-        ("https://agents.example.com/fleet", True),
-        ("http://127.0.0.1:8080", True),
-        ("http://localhost:8080", True),
-        ("http://agents.example.com", False),
-        ("http://10.0.0.1:8080", False),
-        ("ftp://agents.example.com", False),
-        ("//agents.example.com", False),
-        ("https://user:password@agents.example.com", False),
-        ("user:password@agents.example.com", False),
-        ("https://agents.example.com/?fleet=a", False),
-        ("https://agents.example.com#1", False),
-        ("https://", False),
-    ],
-)
-def test_an_endpoint_is_reached_by_tls_or_on_the_machine(
-    monkeypatch: pytest.MonkeyPatch, endpoint: str, accepted: bool
+@pytest.mark.parametrize(("settings", "others", "name", "refused", "taken"), VALUES)
+def test_a_value_that_cannot_serve_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+    settings: type[Settings],
+    others: dict[str, str],
+    name: str,
+    refused: tuple[str, ...],
+    taken: tuple[str, ...],
 ) -> None:
-    given(monkeypatch, **INITIALIZER | {"AGENT_ENDPOINT": endpoint})
-    found = [] if accepted else faults(InitializerSettings)
-    assert [fault.partition(": ")[0] for fault in found] == [
-        f"SHEPHERD_AGENT_ENDPOINT is '{endpoint}'" for _ in range(not accepted)
-    ]
-    if accepted:
-        load(InitializerSettings)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *(("HEARTBEAT_TIMEOUT_SECONDS", value) for value in ("nan", "inf", "-1", "0", "86401", "soon")),
-        *((name, "nan") for name in ("MAX_DEAD_SHARE", "MAX_STEPS_PER_HOUR", "CONCURRENCY")),
-    ],
-)
-def test_a_number_out_of_its_range_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    """What is no time would make a wait that never ends; comparisons with no number are all false."""
-    given(monkeypatch, BMDB_HOST="db.example", PROVIDER="static", **{name: value})
-    (fault,) = faults(RecovererSettings)
-    assert fault.startswith(f"SHEPHERD_{name} is '{value}': ")
-
-
-@pytest.mark.parametrize("path", ["agent", "/root/my agent", "/root/'agent'", ""])
-def test_the_agents_path_needs_no_quoting(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    """It becomes part of a command on the machines; an empty one is the default."""
-    given(monkeypatch, **INITIALIZER, AGENT_PATH=path)
-    if path:
-        (fault,) = faults(InitializerSettings)
-        assert fault.startswith("SHEPHERD_AGENT_PATH is ")
-    else:
-        assert load(InitializerSettings)[0].agent_path == "/root/agent"
+    given(monkeypatch, **others)
+    for value in refused:
+        given(monkeypatch, **{name: value})
+        (fault,) = faults(settings)
+        assert fault.startswith(f"SHEPHERD_{name} is {value!r}: " if value else f"SHEPHERD_{name} is not set")
+    for value in taken:
+        given(monkeypatch, **{name: value})
+        assert str(getattr(load(settings)[0], name.lower().removeprefix("provider_"))) != ""
 
 
 @pytest.mark.parametrize(("settings", "name"), FIELDS, ids=lambda part: getattr(part, "__name__", part))

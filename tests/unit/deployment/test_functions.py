@@ -100,17 +100,10 @@ def packages(function: str) -> dict[str, set[str]]:
         unset = "".join(f"os.environ.pop({key!r}, None)\n" for other in SETTINGS.values() for key in other)
         again = f"import os\n{unset}{_BUILD_AGAIN}" if name != "default" else ""
         programs[name] = again + coldstart.built(function, **settings)
-    programs["ready"] = coldstart.ours(function, "ready")
     return {
         stage: foreign(cost.modules)
         for stage, cost in zip(programs, coldstart.measure(*programs.values()), strict=True)
     }
-
-
-@cache
-def bare(program: str) -> set[str]:
-    (cost,) = coldstart.measure(program)
-    return foreign(cost.modules)
 
 
 @cache
@@ -144,13 +137,6 @@ def test_importing_a_handler_imports_nothing_that_may_never_be_needed(function: 
 def test_a_function_loads_no_library_before_it_is_needed(function: str, settings: str) -> None:
     """SSH comes with the first machine that is due, AWS with the first secret: most cold starts find neither."""
     assert HEAVY & packages(function)[settings] == BUILT[function]
-
-
-@pytest.mark.parametrize("stage", ["import", "ready"])
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_the_cold_start_baseline_loads_the_same_libraries(function: str, stage: str) -> None:
-    """A baseline with less in it would blame us; one with more would hide what we are slow at."""
-    assert packages(function)[stage] == bare(coldstart.bare(function, stage))
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

@@ -98,16 +98,13 @@ def test_the_budget_of_an_only_location_is_shown_once(fleet: dict[str, FleetFigu
     assert set(shown(budgets(fleet, LIMITS), fleet)) == names
 
 
-def test_without_a_limit_of_the_share_the_number_is_left() -> None:
-    """1 switches the share off."""
-    limits = BudgetLimits(20, 1)
-    assert budgets({"": figures(100, 99)}, limits)[WHOLE_PROVIDER] == Budget(20)
-    assert budgets({"": figures(4, 3)}, limits)[WHOLE_PROVIDER] == Budget(20)
-
-
-def test_a_limit_of_no_steps_permits_none() -> None:
-    """0 switches all interruptions off."""
+def test_a_limit_can_be_switched_off_and_all_steps_with_it() -> None:
+    """1 switches the share off, 0 all interruptions, as a silent provider does."""
+    for fleet in (figures(100, 99), figures(4, 3)):
+        assert budgets({"": fleet}, BudgetLimits(20, 1))[WHOLE_PROVIDER] == Budget(20)
     assert budgets({"": figures(100, 50)}, BudgetLimits(0, 0.2))[WHOLE_PROVIDER].per_hour == 0
+    silent = {"r1": Budget(20), WHOLE_PROVIDER: Budget(0, Brake.SILENT, "?")}
+    assert permitted({UUID(int=1): "r1"}, silent, {}, LIMITS) == set()
 
 
 USUAL = {"r1": Budget(20), "r2": Budget(1, Brake.SHARE, "?"), WHOLE_PROVIDER: Budget(20)}
@@ -138,8 +135,3 @@ def test_a_step_needs_its_locations_and_its_providers_budget(
     assert {at: sum(machines[each] == at for each in found) for at in asked} == {**dict.fromkeys(asked, 0), **granted}
     firsts = {at: [each for each, where in machines.items() if where == at][: granted.get(at, 0)] for at in asked}
     assert found == {each for of in firsts.values() for each in of}
-
-
-def test_a_silent_provider_permits_nothing_anywhere() -> None:
-    silent = {"r1": Budget(20), WHOLE_PROVIDER: Budget(0, Brake.SILENT, "?")}
-    assert permitted({UUID(int=1): "r1"}, silent, {}, LIMITS) == set()

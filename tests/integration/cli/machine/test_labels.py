@@ -42,6 +42,9 @@ def test_who_labels_a_machine_is_in_its_history(rack: Fleet, shepherdctl: Comman
         shepherdctl.read("machine", "label", "machine-2", "role=db", "old-", "--owner", "ana")
     (event,) = shepherdctl.load("history", "machine-2")
     assert (event["loop"], event["event"], event["cause"]) == ("operator", "Labeled", "ana: role=db old-")
+    created = str(rack.intended_machine())
+    assert "is not provided" in shepherdctl.told("machine", "label", created, "role=db", status=1)
+    assert labels(shepherdctl, created) == {}
 
 
 def test_filters_label_every_machine_that_matches_or_none(rack: Fleet, shepherdctl: CommandLine) -> None:
@@ -105,9 +108,3 @@ def test_what_is_not_a_label_is_refused_with_what_is_wanted(rack: Fleet, words: 
     told = CommandLine(rack.settings).told("machine", "label", *words.split(" "), status=2)
     assert message in " ".join(told.replace("│", " ").split())
     assert rack.content() == before
-
-
-def test_a_machine_that_is_being_created_has_no_labels(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    machine_id = str(fleet.intended_machine())
-    assert "is not provided" in shepherdctl.told("machine", "label", machine_id, "role=db", status=1)
-    assert labels(shepherdctl, machine_id) == {}
