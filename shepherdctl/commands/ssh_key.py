@@ -111,7 +111,7 @@ def retire(*, dry_run: DryRun = False, yes: Yes = False, output: Output = Form.T
     Delete the previous SSH key, which a rotation has replaced.
 
     Machines that accept no other key become unreachable for good: first try the
-    new key on each, as docs/security says. Asks for confirmation. For up to
+    new key on each, as docs/how-to/keys says. Asks for confirmation. For up to
     five more minutes, functions use the old key.
 
     Examples:

@@ -1,4 +1,4 @@
-"""The shell commands by which docs/security.md leads through a rotation of the SSH key, run on machines."""
+"""The shell commands by which docs/how-to/keys.md leads through a rotation of the SSH key, run on machines."""
 
 import os
 import shutil
@@ -17,13 +17,13 @@ from tests.support.agents.ssh_server import SshServer
 from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
 
-PAGE = Path(__file__).parents[3] / "docs/security.md"
+PAGE = Path(__file__).parents[3] / "docs/how-to/keys.md"
 OLD, NEW, OTHER = (ssh_keys.generate() for _ in range(3))
 
 
 def blocks() -> tuple[str, str]:
     """Return the commands of the steps that change machines: add the new key, remove the old one."""
-    text = PAGE.read_text(encoding="utf-8").partition("**The SSH key.**")[2]
+    text = PAGE.read_text(encoding="utf-8").partition("## The SSH key")[2]
     found, block = [], ""
     for line in [*text.splitlines(), "end"]:
         if line.startswith("       ") or (block and not line):

@@ -90,7 +90,7 @@ def test_no_private_key_is_shown_or_encrypted_otherwise(shepherdctl: CommandLine
 def test_machines_with_either_key_are_reached_during_a_rotation(
     shepherdctl: CommandLine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The steps of docs/security.md: both keys, until the new one is on every machine; a warm function follows."""
+    """The steps of docs/how-to/keys.md: both keys, until the new one is on every machine; a warm function follows."""
     deadline = Deadline(SystemClock(), 60)
     shepherdctl.read("ssh-key", "create")
     old = public(NAME)
