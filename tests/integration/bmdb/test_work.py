@@ -13,7 +13,7 @@ from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.bmdb import MachineUnknown
 from shepherd_core.domain.machine import HostKeyOrigin, Process, ProviderId
-from shepherd_core.domain.remediation import REINSTALL, USUAL_TIMEOUTS, NextStep, Step
+from shepherd_core.domain.remediation import REBOOT, REINSTALL, USUAL_TIMEOUTS, NextStep, Step
 
 from tests.support import defaults
 from tests.support.bmdb.fleet import Fleet, claimed, ids
@@ -73,6 +73,17 @@ def test_a_host_key_that_still_holds_is_pinned_again(fleet: Fleet, session: Sess
     assert fleet.sql("SELECT 1 FROM machine_host_key") == []
     remediation.leave_alone(session, {held: ShepherdError("no luck")}, defaults.RULES.backoff)
     assert fleet.sql("SELECT host_key, origin FROM machine_host_key") == [["pinned", origin]]
+
+
+def test_a_step_that_was_not_taken_undoes_no_other_reboot(fleet: Fleet, session: Session) -> None:
+    """That one would not count for the budget."""
+    for _ in range(2):
+        fleet.unhealthy_machine()
+    works = claimed(session, RECOVER, 2)
+    remediation.record_attempts(session, dict.fromkeys(works, NextStep(Step(REBOOT, 1, USUAL_TIMEOUTS), 1)))
+    remediation.leave_alone(session, {works[0]: ShepherdError("no luck")}, defaults.RULES.backoff)
+    counting = fleet.sql("SELECT machine_id FROM machine_rebooted WHERE rebooted_at <> '-infinity'")
+    assert counting == [[works[1].machine_id]]
 
 
 def test_a_failure_pins_no_host_key(fleet: Fleet, session: Session) -> None:
