@@ -9,6 +9,8 @@ same machine.
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -277,6 +279,34 @@ def test_the_second_writer_sees_the_change_of_the_first(
         hanging.disconnect()
         hanging.empty()
         hanging.connection = hanging.connect()
+
+
+def rows_of(fleet: Fleet, machine_id: UUID) -> dict[str, list[list[Any]]]:
+    """Return all that is on record about a machine, by table."""
+    tables = fleet.sql(
+        "SELECT table_name FROM information_schema.columns "
+        "JOIN information_schema.tables USING (table_schema, table_name) "
+        "WHERE table_schema = 'public' AND column_name = 'machine_id' AND table_type = 'BASE TABLE'"
+    )
+    return {
+        name: fleet.sql(f"SELECT to_jsonb(x) FROM {name} x WHERE machine_id = :id ORDER BY x::text", id=machine_id)
+        for (name,) in tables
+    }
+
+
+@pytest.mark.parametrize(
+    ("state", "deed"), [(state, deed) for state in WRITERS for deed in WRITERS[state] if deed != "close"]
+)
+def test_a_writer_changes_no_other_machine(fleet: Fleet, clock: ManualClock, state: str, deed: str) -> None:
+    """A statement that lost its condition would end the quarantines or delete the agents of the whole fleet."""
+    case = Case(fleet, clock)
+    getattr(case, state)()
+    other = case.machine_id
+    getattr(case, state)()
+    before = rows_of(fleet, other)
+    with suppress(WorkConflict):
+        DEEDS[deed](case, fleet.connect())
+    assert rows_of(fleet, other) == before
 
 
 @pytest.mark.parametrize("state", ["given_up", "unheard"])
