@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -18,11 +17,10 @@ from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain.clock import Clock, Deadline, SystemClock
 from shepherd_core.domain.errors.bmdb import SessionExpired, WorkConflict
-from shepherd_core.domain.errors.provider import ListingInvalid, NotSupported, ProviderRefused, ProviderUnavailable
+from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import Process, ProviderId
 from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.domain.records import Intent
-from shepherd_core.loops.updater import Updater
 from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult, Adopt, Forget, OperatorAction, Rebind
 from shepherd_core.operator.drift_repair import DriftRepair
 from shepherd_core.operator.release import CancelRelease, Release
@@ -32,7 +30,7 @@ from shepherd_core.telemetry import Metric
 from tests.conftest import ManualClock
 from tests.integration.bmdb.listings.test_provisioning import MACHINE
 from tests.support.agents.heartbeats import record_heartbeat
-from tests.support.bmdb.capacity import Edge, Killed, Racks, failing, intents, provided, provisioner, static
+from tests.support.bmdb.capacity import Edge, Killed, failing, intents, provided, provisioner, static
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
 from tests.support.bmdb.listings import Listed
 from tests.support.providers.fake_provider import Cloud
@@ -141,19 +139,6 @@ def asked(fleet: Fleet) -> list[list[Any]]:
     return fleet.sql("SELECT machine_id, accepted_at IS NOT NULL FROM machine_release")
 
 
-def test_an_incomplete_listing_ends_it(fleet: Fleet, operator: Operator, edge: Edge, cloud: Cloud) -> None:
-    """Also after the confirmation: nothing is concluded from a part."""
-    gone = old(fleet, fleet.provided_machine())
-
-    def spoil() -> None:
-        edge.before["list_machines"] = failing(ListingInvalid("half of it"))
-
-    cloud.add()
-    with pytest.raises(ListingInvalid):
-        operator.forget(gone, meanwhile=spoil)
-    assert tombstones(fleet) == []
-
-
 # --- adopt ---
 
 
@@ -184,21 +169,6 @@ def test_only_the_class_that_was_named_is_adopted(fleet: Fleet, operator: Operat
     assert refused.result is ActionResult.REFUSED
     assert refused.text.startswith("it is foreign, and adoptable machines were to be adopted")
     assert results(operator.adopt(strange, kind=DriftKind.FOREIGN)) == [ActionResult.DONE]
-
-
-def test_drift_that_ends_before_the_confirmation_is_left_alone(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
-    made = cloud.add()
-    (verdict,) = operator.adopt(made, meanwhile=lambda: cloud.machines.pop(made))
-    assert (verdict.result, verdict.text) == (ActionResult.REFUSED, "it has not drifted")
-    assert results(operator.adopt("nonsense")) == [ActionResult.REFUSED]
-    assert provided(fleet) == {}
-
-
-def test_machines_are_adopted_while_creations_are_on_hold(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
-    pauses.pause(fleet.connection, owner="me", reason="what a mess")
-    made = cloud.add()
-    assert results(operator.adopt(made)) == [ActionResult.DONE]
-    assert set(provided(fleet)) == {made}
 
 
 def test_copies_that_are_adopted_together_are_machines_of_their_own(
@@ -242,22 +212,6 @@ def test_no_machine_is_created_beside_one_that_got_another_id(fleet: Fleet, cloc
     assert len(provided(fleet)) == 3
     assert pauses.pauses_in_force(fleet.connection) == []
     assert fleet.sql("SELECT failed_cause FROM work_history WHERE event = 'Rebound'") == [["me: a1 is now a2"]]
-
-
-def test_no_machine_is_created_beside_one_of_the_same_hardware(fleet: Fleet, clock: ManualClock) -> None:
-    """Its id and its address changed at once: what remains is its BMC."""
-    names = ["a1", "b2"]
-    operator = Operator(fleet, static(names, Racks), clock)
-    operator.provision()
-    machine_id = provided(fleet)["a1"]
-    fleet.pass_time(30 * HOUR)
-    names[:] = ["c1", "b2", "a3"]
-    for _ in range(3):
-        operator.provision()
-    assert set(provided(fleet)) == {"a1", "b2", "a3"}
-    assert results(operator.rebind(machine_id, "c1")) == [ActionResult.DONE]
-    assert operator.provision(drift_limit=0)[Metric.DRIFTED] == 0
-    assert provided(fleet)["c1"] == machine_id
 
 
 # --- forget ---
@@ -343,18 +297,6 @@ def test_a_heartbeat_that_comes_at_the_last_moment_protects_too(
     assert (tombstones(fleet), asked(fleet), pauses.pauses_in_force(fleet.connection)) == ([], [], [])
 
 
-def test_a_machine_that_is_worked_on_stays(fleet: Fleet, operator: Operator) -> None:
-    machine_id = old(fleet, fleet.unhealthy_machine())
-    session = fleet.open_session()
-    (held,) = claimed(session, Process.RECOVERY, provider="cloud")
-    (verdict,) = operator.forget(machine_id)
-    assert (verdict.result, held.machine_id) == (ActionResult.REFUSED, machine_id)
-    assert verdict.text.startswith(f"work-conflict: machine {machine_id} is being worked on")
-    fleet.expire(session)
-    assert results(operator.forget(machine_id)) == [ActionResult.DONE]
-    assert fleet.events(machine_id) == ["Started", "Expired"]
-
-
 def test_a_machine_that_is_there_is_not_forgotten(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
     gone = old(fleet, fleet.provided_machine())
     assert results(operator.forget(gone)) == [ActionResult.DONE]  # and its tombstone is not another's
@@ -376,16 +318,6 @@ def test_a_machine_that_is_there_is_not_forgotten(fleet: Fleet, operator: Operat
     assert verdict.text == "when you confirmed, it was refused: the provider has it in use; release gives it back"
 
 
-def test_a_machine_back_before_the_confirmation_is_not_forgotten(
-    fleet: Fleet, lister: Operator, listed: Listed
-) -> None:
-    """What is read under the lock decides, not what the operator saw."""
-    machine_id = old(fleet, fleet.provided_machine(), "static")
-    (verdict,) = lister.forget(machine_id, meanwhile=lambda: listed.put(known_as(fleet, machine_id)))
-    assert verdict.text == "the provider has it in use; release gives it back"
-    assert tombstones(fleet) == []
-
-
 def test_the_listing_that_decides_is_read_under_the_lock(fleet: Fleet, lister: Operator, listed: Listed) -> None:
     machine_id = old(fleet, fleet.provided_machine(), "static")
     other = fleet.open_session(connection=fleet.connect())
@@ -397,17 +329,6 @@ def test_the_listing_that_decides_is_read_under_the_lock(fleet: Fleet, lister: O
     assert results(lister.forget(machine_id, meanwhile=confirmed)) == [ActionResult.DONE]
     assert locks == [None]
     assert listed.asked == 2  # for the operator to see, and to decide
-
-
-def test_a_permanently_failed_machine_can_be_removed(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
-    machine_id = at_provider(fleet, cloud, fleet.provided_machine())
-    (made,) = cloud.machines
-    cloud.fail(made)
-    assert operator.forget(machine_id)[0].text == "the provider has it in use; release gives it back"
-    assert results(operator.release(machine_id)) == [ActionResult.DONE]
-    gone = old(fleet, fleet.provided_machine())
-    fleet.sql("UPDATE machine_provided SET provider_status = 'ProvisioningFailedPermanent'")
-    assert results(operator.forget(gone)) == [ActionResult.DONE]
 
 
 # --- release ---
@@ -495,36 +416,6 @@ def test_a_release_without_effect_is_stranded_and_can_be_repeated(
     assert results(lister.release(machine_id)) == [ActionResult.DONE]
 
 
-def test_the_updater_takes_no_offence_at_machines_that_leave(
-    fleet: Fleet, lister: Operator, listed: Listed, clock: ManualClock
-) -> None:
-    machine_id = old(fleet, fleet.provided_machine(), "static")
-    listed.put(known_as(fleet, machine_id))
-    lister.release(machine_id)
-    updater = Updater(listed, fleet.connect(), clock, 60, 1)
-    assert updater.run(Deadline(clock, 60), "a test")[Metric.UPDATED] == 1
-    listed.machines.clear()
-    fleet.pass_time(HOUR)
-    fleet.sql("UPDATE machine_release SET accepted_at = now()")
-    listed.meanwhile = partial(lister.provision, drift_limit=0)
-    counts = updater.run(Deadline(clock, 60), "a test")
-    assert (counts[Metric.UPDATED], counts[Metric.MISSING]) == (0, 0)
-    assert len(tombstones(fleet)) == 1
-
-
-@pytest.mark.parametrize("error", [ProviderRefused("403"), NotSupported("not this one")])
-def test_a_refused_release_leaves_the_machine_as_it_was(
-    fleet: Fleet, operator: Operator, edge: Edge, cloud: Cloud, error: Exception
-) -> None:
-    machine_id = at_provider(fleet, cloud, fleet.provided_machine())
-    edge.before["release"] = failing(error)
-    (verdict,) = operator.release(machine_id)
-    assert verdict.result is ActionResult.REFUSED
-    assert verdict.text.endswith(f": {error}")
-    assert (asked(fleet), pauses.pauses_in_force(fleet.connection)) == ([], [])
-    assert ids(claimed(fleet.open_session(), Process.AGENT_START, provider="cloud")) == [machine_id]
-
-
 def test_operators_decide_about_a_release_of_unknown_outcome(
     fleet: Fleet, operator: Operator, edge: Edge, cloud: Cloud
 ) -> None:
@@ -542,29 +433,6 @@ def test_operators_decide_about_a_release_of_unknown_outcome(
     assert results(operator.keep(machine_id)) == [ActionResult.DONE]
 
 
-def test_the_release_of_a_vanished_machine_cannot_be_canceled(
-    fleet: Fleet, operator: Operator, edge: Edge, cloud: Cloud
-) -> None:
-    """Its request without an answer had its effect."""
-    machine_id = at_provider(fleet, cloud, fleet.provided_machine())
-    edge.before["release"] = failing(ProviderUnavailable("no answer"))
-    operator.release(machine_id)
-    fleet.pass_time(YOUNG_SECONDS)
-    cloud.machines.clear()
-    assert results(operator.keep(machine_id)) == [ActionResult.REFUSED]
-
-
-def test_an_accepted_release_cannot_be_canceled(fleet: Fleet, lister: Operator, listed: Listed) -> None:
-    machine_id = old(fleet, fleet.provided_machine(), "static")
-    listed.put(known_as(fleet, machine_id))
-    lister.release(machine_id)
-    fleet.pass_time(HOUR)
-    assert results(lister.keep(machine_id)) == [ActionResult.REFUSED]
-    listed.machines.clear()
-    assert results(lister.release(machine_id)) == [ActionResult.DONE]
-    assert results(lister.keep(machine_id)) == [ActionResult.REFUSED]
-
-
 def test_an_agent_that_reports_is_given_back_only_on_purpose(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
     """The usual slip of the hand is the wrong one of two ids."""
     machine_id = at_provider(fleet, cloud, fleet.reporting_machine(60))
@@ -572,18 +440,6 @@ def test_an_agent_that_reports_is_given_back_only_on_purpose(fleet: Fleet, opera
     assert verdict.result is ActionResult.REFUSED
     assert len(cloud.machines) == 1
     assert results(operator.release(machine_id, despite_heartbeat=True)) == [ActionResult.DONE]
-
-
-def test_a_machine_that_the_provider_lacks_is_not_released(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
-    """There is nothing to give back, and a mistake about the id would not be noticed."""
-    machine_id = at_provider(fleet, cloud, fleet.provided_machine())
-    (made,) = cloud.machines
-    gone = "the provider does not have it in use; forget removes it"
-    assert [verdict.text for verdict in operator.release(machine_id, meanwhile=lambda: cloud.machines.pop(made))] == [
-        gone
-    ]
-    assert [verdict.text for verdict in operator.release(machine_id)] == [gone]
-    assert asked(fleet) == []
 
 
 # --- one at a time ---
@@ -629,48 +485,6 @@ def test_a_session_that_loses_the_lock_while_waiting_writes_nothing(
             lambda: fleet.wait_until_dead(session) if loss == "late" else None,
         )
     assert fleet.content("sessions", "provisioner_lock", "work") == before
-
-
-def test_a_running_provisioner_is_waited_for_with_a_limit(fleet: Fleet, operator: Operator) -> None:
-    gone = old(fleet, fleet.provided_machine())
-    holder = fleet.open_session()
-    assert provisioning.take_lock(holder, "cloud") is not None
-    with pytest.raises(WorkConflict, match="still running: nothing was done"):
-        operator.forget(gone)
-    assert tombstones(fleet) == []
-    holder.close()
-    assert results(operator.forget(gone)) == [ActionResult.DONE]
-    assert fleet.sql("SELECT * FROM sessions") == []
-
-
-class _Passing(SystemClock):
-    """A clock by whose sleep time passes at the database too."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        self.now = 0.0
-        self.after: dict[int, Callable[[], object]] = {}
-        self._fleet = fleet
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        if seconds > 0:
-            self.now += seconds
-            self._fleet.pass_time(seconds)
-            self.after.pop(int(self.now), lambda: None)()
-
-
-def test_a_waiting_operator_renews_the_session(fleet: Fleet, cloud: Cloud) -> None:
-    """Longer than a session lives without a sign of life; it would have the lock then, and could write nothing."""
-    gone = old(fleet, fleet.provided_machine())
-    clock = _Passing(fleet)
-    operator = Operator(fleet, Edge(cloud), clock)
-    holder = fleet.open_session(connection=fleet.connect())
-    assert provisioning.take_lock(holder, "cloud") is not None
-    clock.after[70] = holder.close
-    assert results(operator.forget(gone)) == [ActionResult.DONE]
-    assert clock.now == 70
 
 
 @pytest.mark.parametrize("remedy", ["forget", "release", "adopt"])

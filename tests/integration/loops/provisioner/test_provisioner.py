@@ -5,26 +5,22 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
-from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import pauses
-from shepherd_core.bmdb.work import ticks
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import DriftLimitExceeded
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.provider import (
-    ListingInvalid,
     ProviderForbidden,
     ProviderRefused,
     ProviderUnavailable,
     ProviderUnusable,
 )
-from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId, ProviderStatus
+from shepherd_core.domain.machine import Process
 from shepherd_core.loops.provisioner import Provisioner
 from shepherd_core.telemetry import Metric
 
@@ -90,24 +86,6 @@ def test_capacity_becomes_machines_that_are_due_for_their_agent(
     assert fleet.sql("SELECT waiting, waiting_seen_at FROM provisioner_lock") == [[0, None]]
 
 
-@pytest.mark.parametrize(("unknown", "asked"), [(2, 1), (1, 0)])
-def test_the_silence_of_most_machines_fails_a_tick_at_its_end(
-    unknown: int, asked: int, fleet: Fleet, cloud: Cloud, edge: Edge, run: Run
-) -> None:
-    """A listing of BMCs is complete without their answers; what can be done without them is done."""
-    names = [cloud.add(), cloud.add()]
-    for name in names[:unknown]:
-        cloud.machines[name] = replace(cloud.machines[name], status=ProviderStatus.UNKNOWN)
-    edge.before["get_machine"] = failing(NO_ANSWER)
-    with pytest.raises(ProviderUnavailable, match="most machines are unknown: no answer") if asked else nullcontext():
-        run(edge)
-    assert edge.calls["get_machine"] == asked
-    assert fleet.sql("SELECT count(*) FROM machine_provided") == [[3]]
-    if asked:
-        (tick,) = ticks.last_ticks(fleet.connection)
-        assert (tick.outcome, tick.kind, tick.counts["created"]) == ("Failed", "provider-unavailable", 3)
-
-
 def test_a_booting_machine_gets_its_providers_usual_time(fleet: Fleet, edge: Edge, run: Run) -> None:
     """SSH cannot answer earlier, and each attempt would ask the provider for the address."""
     edge.boot_seconds = 300
@@ -129,15 +107,6 @@ def test_a_machine_whose_creation_gave_no_answer_boots_since_then(fleet: Fleet, 
         assert len(claimed(fleet.open_session(), Process.AGENT_START, provider="cloud")) == due
 
 
-@pytest.mark.parametrize(("usual", "set_to"), [(300, 0), (0, 300)])
-def test_the_setting_overrides_what_is_usual(fleet: Fleet, edge: Edge, run: Run, usual: float, set_to: float) -> None:
-    edge.boot_seconds = usual
-    run(edge, boot_seconds=set_to)
-    run(static(["a", "b"]), boot_seconds=set_to)
-    due = [len(claimed(fleet.open_session(), Process.AGENT_START, provider=each)) for each in ("cloud", "static")]
-    assert due == [0 if set_to else 3, 2]
-
-
 def test_machines_that_exist_already_are_taken_over_without_waiting(fleet: Fleet, run: Run, clock: ManualClock) -> None:
     """Nothing is created at the provider, which the time between creations protects; twenty machines took 95 s."""
     names = list("abcdefghijklmnopqrst")
@@ -146,28 +115,6 @@ def test_machines_that_exist_already_are_taken_over_without_waiting(fleet: Fleet
     assert clock.slept == []
     assert fleet.sql("SELECT last_creation_at FROM provisioner_lock") == [[None]]
     assert set(provided(fleet)) == set(names)
-
-
-def test_existing_machines_need_no_spacing_of_creations(fleet: Fleet, edge: Edge, run: Run, clock: ManualClock) -> None:
-    first, last = (
-        Machine(provider_id=ProviderId(name), availability=Availability.POSSIBLY_USED, status=ProviderStatus.RUNNING)
-        for name in "0~"
-    )
-
-    class Both(Edge):
-        def list_machines(self, deadline: Deadline) -> list[Machine]:
-            return [*super().list_machines(deadline), first, last]
-
-        def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
-            return capacity if capacity in (first, last) else super().create_machine(capacity, token, deadline)
-
-    run(Both(edge), creation_seconds=500, max_machines=3, seconds=2000)
-    assert clock.slept == [500]
-    assert ("0" in provided(fleet), edge.calls["create_machine"]) == (True, 2)
-    fleet.pass_time(100)
-    run(Both(edge), creation_seconds=500, seconds=2000)
-    assert [400 - WAIT_SECONDS < slept <= 400 for slept in clock.slept[1:]] == [True]
-    assert ("~" in provided(fleet), edge.calls["create_machine"]) == (True, 3)
 
 
 def test_machines_waiting_for_the_limit_are_counted(
@@ -183,28 +130,6 @@ def test_machines_waiting_for_the_limit_are_counted(
     assert run(edge, max_machines=3)[Metric.WAITING_FOR_LIMIT] == 0
     assert provisioning.waiting(fleet.connection) == []
     assert "the limit" not in capsys.readouterr().out
-
-
-def test_waiting_capacity_is_recorded_on_change_and_periodically(fleet: Fleet, edge: Edge, run: Run) -> None:
-    """Operators must see how old it is; a tick that finds what the last one found writes nothing."""
-
-    def age() -> float:
-        seconds = fleet.sql("SELECT extract(epoch FROM clock_timestamp() - waiting_seen_at) FROM provisioner_lock")[0][
-            0
-        ]
-        return float("inf") if seconds is None else float(seconds)
-
-    run(edge, max_machines=2)
-    fleet.pass_time(200)
-    run(edge, max_machines=2)
-    assert age() >= 200, "nothing changed"
-    fleet.pass_time(200)
-    run(edge, max_machines=2)
-    assert age() < 200, "it was old"
-    run(edge)
-    fleet.pass_time(400)
-    run(edge)
-    assert age() >= 400, "where nothing waits, nothing is to be kept fresh"
 
 
 def test_a_creation_is_not_begun_without_the_time_for_it(fleet: Fleet, cloud: Cloud, edge: Edge, run: Run) -> None:
@@ -291,47 +216,6 @@ def test_an_invocation_whose_session_expired_does_nothing(
     assert_settled(fleet, cloud, 3)
 
 
-def test_a_machine_whose_creation_got_no_answer_is_adopted(fleet: Fleet, cloud: Cloud, edge: Edge, run: Run) -> None:
-    """The most common way to lose a machine: the request has its effect, and the answer does not come."""
-    edge.after["create_machine"] = failing(NO_ANSWER)
-    first = run(edge)
-    assert (first[Metric.CREATED], first[Metric.CAPACITY_PENALIZED], first[Metric.INCOMPLETE]) == (0, 1, 1)
-    second = run(edge, drift_limit=0)
-    assert (second[Metric.INTENTS_COMPLETED], second[Metric.CREATED], second[Metric.DRIFTED]) == (1, 2, 0)
-    assert_settled(fleet, cloud, 3)
-    assert penalties(fleet) == {}
-
-
-def test_a_creation_without_effect_is_repeated_with_its_token(fleet: Fleet, cloud: Cloud, edge: Edge, run: Run) -> None:
-    edge.before["create_machine"] = failing(NO_ANSWER)
-    run(edge)
-    (begun,) = intents(fleet)
-    assert run(edge)[Metric.CREATED] == 2
-    assert intents(fleet) == [begun]
-    fleet.pass_time(HOUR)
-    assert run(edge)[Metric.CREATED] == 1
-    assert_settled(fleet, cloud, 3)
-    assert begun in provided(fleet).values()
-
-
-def test_an_intent_that_cannot_succeed_is_abandoned(fleet: Fleet, run: Run) -> None:
-    """Its entry is gone from the list; otherwise it would count towards the limit without end."""
-    names = ["a", "b"]
-    edge = static(names)
-
-    edge.before["create_machine"] = failing(Killed(), times=0)
-    with pytest.raises(Killed):
-        run(edge, chunk=1)
-    names.remove("a")
-    del edge.before["create_machine"]
-    assert run(edge, max_machines=1)[Metric.CREATED] == 0
-    fleet.pass_time(HOUR)
-    counts = run(edge, max_machines=1)
-    assert (counts[Metric.INTENTS_ABANDONED], counts[Metric.CREATED]) == (1, 1)
-    assert set(provided(fleet)) == {"b"}
-    assert intents(fleet) == []
-
-
 # --- one at a time ---
 
 
@@ -397,17 +281,6 @@ def test_capacity_that_fails_is_left_alone_for_a_while(fleet: Fleet, cloud: Clou
     assert capacity in {machine.reservation_id for machine in cloud.machines.values()}
 
 
-def test_a_fault_of_ours_penalizes_no_capacity(fleet: Fleet, cloud: Cloud, edge: Edge, run: Run) -> None:
-    """Without the SSH key, all capacity would be set aside for an hour, one invocation after another."""
-    whole = fleet.content("sessions", "ticks", "provisioner_lock")
-    edge.before["create_machine"] = failing(ProviderUnusable("no SSH key"))
-    with pytest.raises(ProviderUnusable, match="no SSH key"):
-        run(edge)
-    assert fleet.content("sessions", "ticks", "provisioner_lock") == whole
-    assert run(edge)[Metric.CREATED] == 3
-    assert_settled(fleet, cloud, 3)
-
-
 @pytest.mark.parametrize(("times", "made"), [(0, 0), (1, 2)], ids=["all capacity", "this capacity"])
 def test_a_fault_of_ours_keeps_an_earlier_intent(fleet: Fleet, edge: Edge, run: Run, times: int, made: int) -> None:
     edge.before["create_machine"] = failing(Killed())
@@ -440,28 +313,6 @@ def test_a_pause_stops_a_running_invocation(
     assert len(clock.slept) == 1, "it sees the pause at the second creation, and waits for no third"
 
 
-def test_a_pause_of_an_intent_does_not_stop_the_invocation(fleet: Fleet, cloud: Cloud, edge: Edge, run: Run) -> None:
-    """Operators see the intent's machine and may pause it; giving it up later takes the pause along."""
-    edge.before["create_machine"] = failing(NO_ANSWER, times=0)
-    run(edge)
-    (machine_id,) = intents(fleet)
-    pauses.pause(fleet.connection, owner="me", reason="what is this?", machine_id=machine_id)
-    edge.before.clear()
-    fleet.pass_time(HOUR)  # the penalty is over, and the intent too old
-    cloud.taken.update(cloud.capacity)
-    assert run(edge, drift_limit=10)[Metric.INTENTS_ABANDONED] == 1
-    assert pauses.pauses_in_force(fleet.connection) == []
-
-
-def test_an_intent_for_capacity_taken_by_others_is_dropped(fleet: Fleet, cloud: Cloud, edge: Edge, run: Run) -> None:
-    taken = cloud.capacity[0]
-    edge.after["list_machines"] = lambda: cloud.taken.add(taken)
-    counts = run(edge)
-    assert (counts[Metric.CREATED], counts[Metric.INTENTS_ABANDONED], counts[Metric.CAPACITY_PENALIZED]) == (2, 1, 1)
-    assert set(penalties(fleet)) == {taken}
-    assert_settled(fleet, cloud, 2)
-
-
 # --- differences ---
 
 
@@ -490,18 +341,6 @@ def test_a_vanished_machine_is_set_aside_until_it_is_back(fleet: Fleet, run: Run
     assert ids(claimed(session, Process.AGENT_START)) == [machines["a"]]
 
 
-def test_a_pause_of_an_operator_is_never_lifted(fleet: Fleet, run: Run) -> None:
-    names = ["a"]
-    edge = static(names)
-    run(edge)
-    pause = pauses.pause(fleet.connection, owner="me", reason="memory test", machine_id=provided(fleet)["a"])
-    names.clear()
-    run(edge)
-    names.append("a")
-    run(edge)
-    assert [each.pause_id for each in pauses.pauses_in_force(fleet.connection)] == [pause]
-
-
 def test_a_discrepancy_in_bulk_changes_nothing_and_is_raised(
     fleet: Fleet, cloud: Cloud, edge: Edge, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -515,20 +354,6 @@ def test_a_discrepancy_in_bulk_changes_nothing_and_is_raised(
     assert [text.split()[0] for text in caught.value.drift] == sorted(strangers)
     logged = log_lines(capsys)
     assert [line["drift"] for line in logged if line["level"] == "ERROR"] == list(caught.value.drift)
-
-
-@pytest.mark.parametrize("error", [ListingInvalid("half of it"), NO_ANSWER], ids=repr)
-def test_a_listing_that_is_not_complete_stops_the_invocation(
-    fleet: Fleet, edge: Edge, run: Run, error: Exception
-) -> None:
-    """What is missing there would be taken for gone, or be created again."""
-    run(edge, max_machines=2)
-    edge.before["list_machines"] = failing(error)
-    before = fleet.content("provisioner_lock", "ticks")
-    with pytest.raises(type(error)):
-        run(edge)
-    assert fleet.content("provisioner_lock", "ticks") == before
-    assert run(edge)[Metric.CREATED] == 1
 
 
 def test_assimilation_takes_unknown_machines_in(fleet: Fleet, cloud: Cloud, edge: Edge, run: Run) -> None:
