@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -27,7 +24,7 @@ from shepherd_core.domain.errors.bmdb import BmdbUnavailable, SessionExpired
 from shepherd_core.domain.errors.machine import SshRefused
 from shepherd_core.domain.errors.provider import ProviderUnavailable
 from shepherd_core.domain.machine import Process
-from shepherd_core.loops import runner, thread_messages
+from shepherd_core.loops import runner
 from shepherd_core.loops.base import Admission, Closing, Loop, Task
 from shepherd_core.loops.dry_run import dry_run
 from shepherd_core.loops.runner import RunLimits
@@ -36,7 +33,7 @@ from shepherd_core.telemetry import Metric
 from tests.conftest import ManualClock, log_lines
 from tests.support.bmdb.breaking_connection import BreakingConnection
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed
-from tests.support.waiting import WAIT_SECONDS, eventually
+from tests.support.waiting import WAIT_SECONDS
 
 if TYPE_CHECKING:
     Counts = dict[Metric, float]
@@ -190,19 +187,6 @@ def test_everything_that_is_due_is_worked_on_and_counted(fleet: Fleet, run: Runn
     assert (found.settings_hash, found.code_version, found.runtime_info) == ("5e771465", "c0de", "a test")
 
 
-def test_a_failed_invocation_records_its_cause_and_counts(fleet: Fleet, run: Runner) -> None:
-    fleet.provided_machine()
-
-    def prepare(_: Deadline) -> None:
-        raise ProviderUnavailable("it rains")
-
-    with pytest.raises(ProviderUnavailable):
-        run(FakeLoop(prepare=prepare))
-    (found,) = last_ticks(fleet.connection)
-    assert (found.outcome, found.kind, found.cause) == ("Failed", "provider-unavailable", "it rains")
-    assert (found.counts["claimed"], found.counts["backlog"]) == (1, 1)
-
-
 def test_the_concurrency_limits_the_machines_in_work(fleet: Fleet, run: Runner) -> None:
     for _ in range(9):
         fleet.provided_machine()
@@ -210,53 +194,6 @@ def test_the_concurrency_limits_the_machines_in_work(fleet: Fleet, run: Runner) 
     loop = FakeLoop(lambda _: together.wait(WAIT_SECONDS))
     assert run(loop, concurrency=3)[Metric.FINISHED] == 9
     assert loop.most_at_once == 3
-
-
-def test_more_machines_can_be_in_work_than_one_claim_gives(fleet: Fleet, run: Runner) -> None:
-    """A claim looks at 100 machines; the rest must not be left for the next invocation."""
-    for _ in range(103):
-        fleet.provided_machine()
-    assert run(FakeLoop(), concurrency=200)[Metric.FINISHED] == 103
-
-
-def test_a_slow_machine_does_not_hold_up_the_others(fleet: Fleet, run: Runner) -> None:
-    slow, *others = (fleet.provided_machine() for _ in range(5))
-    left = set(others)
-    others_committed = threading.Event()
-
-    def run_task(task: Task) -> None:
-        if task.work.machine_id == slow:
-            assert others_committed.wait(WAIT_SECONDS)
-
-    def finish(done: list[UUID]) -> None:
-        left.difference_update(done)
-        if not left:
-            others_committed.set()
-
-    assert run(FakeLoop(run_task, finish=finish), concurrency=2)[Metric.FINISHED] == 5
-
-
-def test_results_that_are_there_together_are_committed_together(fleet: Fleet, run: Runner) -> None:
-    first = fleet.provided_machine()
-    for _ in range(4):
-        fleet.provided_machine()
-    threads: list[threading.Thread] = []
-    commits: list[int] = []
-    first_commit = threading.Event()
-
-    def run_task(task: Task) -> None:
-        if task.work.machine_id != first:
-            threads.append(threading.current_thread())
-            assert first_commit.wait(WAIT_SECONDS)
-
-    def finish(done: list[UUID]) -> None:
-        commits.append(len(done))
-        first_commit.set()
-        for thread in threads:
-            thread.join(WAIT_SECONDS)
-
-    run(FakeLoop(run_task, finish=finish))
-    assert commits == [1, 4]
 
 
 def test_no_machine_is_begun_without_the_time_for_it(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
@@ -376,19 +313,6 @@ def test_work_without_time_left_is_canceled_and_stays_due(
 # --- what all machines need ---
 
 
-def test_a_loop_prepares_once_and_only_for_a_due_machine(fleet: Fleet, run: Runner) -> None:
-    loop = FakeLoop()
-    assert set(run(loop).values()) == {0}
-    assert loop.prepared == 0
-    for _ in range(3):
-        fleet.provided_machine()
-    run(loop, concurrency=1)
-    assert loop.prepared == 1
-    fleet.provided_machine()
-    run(loop)
-    assert loop.prepared == 2
-
-
 @pytest.mark.parametrize("error", [ProviderUnavailable("no agent"), ValueError("a bug"), None])
 def test_a_failed_or_slow_preparation_fails_no_machine(
     fleet: Fleet, run: Runner, clock: ManualClock, error: Exception | None
@@ -429,32 +353,6 @@ def test_the_session_is_kept_alive_however_long_the_work_takes(fleet: Fleet, run
     assert run(loop, session_seconds=4.5, clock=SystemClock())[Metric.FINISHED] == 1
 
 
-def test_a_fresh_session_is_not_renewed(fleet: Fleet, run: Runner) -> None:
-    fleet.provided_machine()
-    deadlines: list[Any] = []
-
-    def check(_: object) -> None:
-        deadlines.extend(fleet.sql("SELECT deadline FROM sessions"))
-
-    run(FakeLoop(prepare=check, finish=check))
-    before, after = deadlines
-    assert before == after
-
-
-def test_a_loop_that_admits_few_machines_is_asked_again(fleet: Fleet, run: Runner) -> None:
-    machines = {fleet.provided_machine() for _ in range(5)}
-
-    class Few(FakeLoop):
-        def admit(self, session: Session, provider: str) -> Admission:
-            found = super().admit(session, provider).candidates
-            return Admission(replace(found, machines=found.machines[:2]))
-
-    loop = Few()
-    assert run(loop)[Metric.FINISHED] == len(machines)
-    assert set(loop.machines) == machines
-    assert loop.admitted == 3
-
-
 def test_the_fleet_is_read_again_after_half_a_minute(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
     """What has become due by then does not wait for the next invocation; but no claim has a reading of its own."""
     for machines, admitted in ((3, 1), (4, 2)):
@@ -491,22 +389,6 @@ def test_nothing_is_committed_when_the_session_was_lost(
     assert not {"Finished", "Failed"} & set(fleet.events(machine))
     assert fleet.facts(machine) == set()
     assert lookup.show_machine(fleet.connection, machine).backoffs == []
-
-
-def test_a_work_that_was_lost_alone_is_counted_as_nothing(
-    fleet: Fleet, run: Runner, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Somebody deleted its row by hand; the others go on."""
-    lost, sound = fleet.provided_machine(), fleet.provided_machine()
-
-    def run_task(task: Task) -> None:
-        if task.work.machine_id == lost:
-            fleet.sql("DELETE FROM work WHERE machine_id = :id", id=lost)
-
-    counts = run(FakeLoop(run_task), concurrency=1)
-    assert fleet.facts(sound) == {"agent_started"}
-    assert counts[Metric.FINISHED] == 1
-    assert [line["message"] for line in log_lines(capsys)] == ["work lost: its session or claim is gone"]
 
 
 def test_when_the_runner_fails_no_effect_may_begin_any_more(
@@ -557,18 +439,6 @@ def test_a_dry_run_changes_nothing_and_returns_the_next_claim(fleet: Fleet, run:
     assert fleet.content() == before
 
 
-def test_history_is_kept_unless_a_retention_is_set(fleet: Fleet, run: Runner) -> None:
-    machine_id = fleet.provided_machine()
-    run(FakeLoop())
-    fleet.pass_time(100 * 24 * 3600)
-    run(FakeLoop())
-    assert fleet.events(machine_id) == ["Started", "Finished"]
-    run(FakeLoop(), history_days=101)
-    assert fleet.events(machine_id) == ["Started", "Finished"]
-    run(FakeLoop(), history_days=99)
-    assert fleet.events(machine_id) == []
-
-
 # --- questions to the BMDB ---
 
 
@@ -612,29 +482,6 @@ def test_machines_that_wait_for_an_answer_together_get_it_together(fleet: Fleet,
     assert sum(len(asked) for asked in loop.asked) == 6
     assert (counts[Metric.NOT_TAKEN], counts[Metric.FINISHED], counts[Metric.FAILED]) == (4, 4, 2)
     assert Metric.NOT_TAKEN not in run(FakeLoop())
-
-
-def test_the_questions_that_are_there_are_answered_by_one_statement(fleet: Fleet, run: Runner) -> None:
-    for _ in range(8):
-        fleet.provided_machine()
-    loop = AnsweringLoop(ask)
-
-    # All others come while the first is answered.
-    loop.answering = lambda: eventually(lambda: len(loop.asked) != 1 or waiting_for_answers(8))
-    assert run(loop)[Metric.FINISHED] == 8
-    assert len(loop.asked) <= 2
-    assert sum(len(asked) for asked in loop.asked) == 8
-
-
-def waiting_for_answers(wanted: int) -> bool:
-    """Return whether so many threads have put their questions, and stand at the same place to wait."""
-    places = [
-        frame.f_lasti
-        for top in sys._current_frames().values()
-        for frame, _ in traceback.walk_stack(top)
-        if frame.f_code.co_name == "ask" and frame.f_code.co_filename == thread_messages.__file__
-    ]
-    return len(places) == wanted and len(set(places)) == 1
 
 
 @pytest.mark.parametrize("error", [SessionExpired(), BmdbUnavailable("gone")])

@@ -20,16 +20,11 @@ from shepherd_core.agent.takeover import AgentProgram, MachineConnection, RunRes
 from shepherd_core.bmdb.agents import host_keys
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.work import history
-from shepherd_core.bmdb.work.work import Work
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.errors import ShepherdError, SourceMissing, TimeLimitExceeded
-from shepherd_core.domain.errors.machine import NoAddress
-from shepherd_core.domain.errors.provider import MachineNotFound, ProviderRefused, ProviderUnavailable
-from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId
+from shepherd_core.domain.machine import Machine, ProviderId
 from shepherd_core.domain.pb.agent_pb2 import TakeoverResponse
 from shepherd_core.loops import runner
-from shepherd_core.loops.base import Task
 from shepherd_core.loops.initializer import Initializer, StartOptions
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.providers.static import StaticProvider
@@ -213,28 +208,25 @@ def script(tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
-def test_an_agent_is_started_and_its_key_recorded(env: InitializerSetup) -> None:
+def test_an_agent_is_started_and_its_key_recorded(env: InitializerSetup, capsys: pytest.CaptureFixture[str]) -> None:
+    """Over SSH it learns keys and time: neither its endpoint nor its machine's clock is to be believed."""
     machine_id, name = env.machine()
-    assert env.run(agent=env.agent)[Metric.FINISHED] == 1
+    env.ca_certificate = b"of no use over plain HTTP"
+    before = time.time_ns() // 1_000_000
+    assert env.run(agent=env.agent, keys=[PUBLIC])[Metric.FINISHED] == 1
     (answer,) = env.dialer.answers
     shown = env.show(machine_id)
     success = TakeoverResponse.FromString(answer).success
     assert shown.agent_public_key == success.key.hex()
     assert shown.agent_started_at is not None
+    assert list(success.init_message.installation_key) == [PUBLIC]
+    assert before <= success.init_message.time <= time.time_ns() // 1_000_000
     assert env.fleet.events(machine_id) == ["Started", "Finished"]
+    (line,) = log_lines(capsys)
+    assert (line["level"], line["machine_id"]) == ("WARNING", str(machine_id))
+    assert line["warnings"] == ["the ca_certificate is not used, because the endpoint is plain HTTP"]
     assert len(env.pool.agents(name)) == 1
     eventually(lambda: env.endpoint.heard == {str(machine_id)})
-
-
-def test_an_agent_learns_the_keys_for_installations_and_the_time(env: InitializerSetup) -> None:
-    """Over SSH, from us: neither its endpoint nor its machine's clock is to be believed."""
-    env.machine()
-    before = time.time_ns() // 1_000_000
-    env.run(agent=env.agent, keys=[PUBLIC])
-    (answer,) = env.dialer.answers
-    learnt = TakeoverResponse.FromString(answer).success.init_message
-    assert list(learnt.installation_key) == [PUBLIC]
-    assert before <= learnt.time <= time.time_ns() // 1_000_000
 
 
 def test_an_agent_that_is_there_already_is_not_uploaded_again(env: InitializerSetup) -> None:
@@ -247,23 +239,6 @@ def test_an_agent_that_is_there_already_is_not_uploaded_again(env: InitializerSe
     assert (env.pool.disk(name) / "root/agent").stat() == file
     assert env.show(machine_id).agent_public_key not in {None, first_key}
     assert len(env.pool.agents(name)) == 1
-
-
-def test_another_agent_is_uploaded(env: InitializerSetup, script: Callable[[str], Path]) -> None:
-    _, name = env.machine()
-    env.run(agent=script("#!/bin/sh\nexit 3\n"))
-    env.fleet.pass_time(HOUR)
-    assert env.run(agent=env.agent)[Metric.FINISHED] == 1
-    assert (env.pool.disk(name) / "root/agent").read_bytes() == env.agent.read_bytes()
-
-
-def test_warnings_of_the_agent_are_logged(env: InitializerSetup, capsys: pytest.CaptureFixture[str]) -> None:
-    machine_id, _ = env.machine()
-    env.ca_certificate = b"of no use over plain HTTP"
-    env.run(agent=env.agent)
-    (line,) = log_lines(capsys)
-    assert (line["level"], line["machine_id"]) == ("WARNING", str(machine_id))
-    assert line["warnings"] == ["the ca_certificate is not used, because the endpoint is plain HTTP"]
 
 
 # --- host keys ---
@@ -364,107 +339,9 @@ def test_every_failure_of_ssh_is_recorded_by_name(env: InitializerSetup) -> None
         assert (env.show(machine_id).agent_started_at is not None) == (cause == "Finished")
 
 
-@pytest.mark.parametrize(
-    ("cause", "text"),
-    [
-        ("agent-exited", "#!/bin/sh\necho no room >&2\nexit 3\n"),
-        ("malformed-answer", "#!/bin/sh\necho hello\n"),
-        ("agent-refused", ANSWER + "sys.stdout.buffer.write(field(2, field(1, b'not today')))\n"),
-        ("wrong-key-length", ANSWER + "sys.stdout.buffer.write(field(1, field(1, init) + field(2, bytes(31))))\n"),
-    ],
-    ids=["exit status", "no answer of ours", "error", "key too short"],
-)
-def test_every_failure_of_an_agent_is_recorded_by_name(
-    env: InitializerSetup, script: Callable[[str], Path], cause: str, text: str
-) -> None:
-    """Nothing but a full and correct answer counts as a started agent, or pins a host key."""
-    machine_id, name = env.machine()
-    assert env.run(agent=script(text))[Metric.FAILED] == 1
-    assert env.cause(machine_id).startswith(f"{cause}: ")
-    assert env.fleet.facts(machine_id) == set()
-    assert env.pool.runs(name) == 1
-
-
 def test_an_agent_has_its_own_time_to_answer(env: InitializerSetup, script: Callable[[str], Path]) -> None:
     """The upload may take minutes; an agent that has not answered in one never will."""
     machine_id, _ = env.machine()
     assert env.run(agent=script("#!/bin/sh\nsleep 1000\n"), answer_seconds=0.5)[Metric.FAILED] == 1
     assert re.fullmatch(r"ssh-timed-out: running /root/agent at .* took longer than 0\.\d+ s", env.cause(machine_id))
     assert env.fleet.facts(machine_id) == set()
-
-
-def test_the_last_words_of_an_agent_that_failed_are_logged(
-    env: InitializerSetup, script: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    machine_id, _ = env.machine()
-    env.run(agent=script("#!/bin/sh\necho no room for me >&2\necho hello\n"))
-    logged = log_lines(capsys)
-    assert [line["notes"] for line in logged if line["message"] == "takeover failed"] == [
-        ["standard error of the agent: no room for me"]
-    ]
-    assert all(line["machine_id"] == str(machine_id) for line in logged)
-
-
-class OneAnswer:
-    """A provider that gives one answer, whatever machine it is asked for."""
-
-    name = PROVIDER
-
-    def __init__(self, answer: Exception | Machine) -> None:
-        self._answer = answer
-
-    def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
-        if isinstance(self._answer, Exception):
-            raise self._answer
-        return self._answer
-
-
-@pytest.mark.parametrize(
-    ("answer", "cause"),
-    [
-        (
-            Machine(provider_id="machine-1", availability=Availability.KNOWN_USED),  # type: ignore[arg-type]  # a NewType
-            "no-address: the provider names no address for machine-1 (status Unknown)",
-        ),
-        (ProviderUnavailable("come back later"), "provider-unavailable: come back later"),
-        (ProviderRefused("wrong key"), "provider-refused: wrong key"),
-        (MachineNotFound("never heard of it"), "machine-not-found: never heard of it"),
-    ],
-    ids=["no address", "unavailable", "refused", "unknown"],
-)
-def test_a_machine_without_a_known_address_fails(
-    env: InitializerSetup, answer: ShepherdError | Machine, cause: str
-) -> None:
-    """A machine that is still being made has no address for a while; it is tried again later."""
-    machine_id, name = env.machine()
-    assert env.run(provider=OneAnswer(answer))[Metric.FAILED] == 1
-    assert env.cause(machine_id) == cause
-    assert env.fleet.facts(machine_id) == set()
-    assert env.pool.runs(name) == 0
-
-
-def test_without_an_agent_to_start_no_machine_is_blamed(env: InitializerSetup) -> None:
-    """With a wrong bucket name, the whole fleet would back off and take hours to come back."""
-    machine_id, _ = env.machine()
-    with pytest.raises(SourceMissing):
-        env.run(agent=Path("/no/such/agent"))
-    assert env.fleet.events(machine_id) == ["Started", "Canceled"]
-    assert env.run()[Metric.FINISHED] == 1
-
-
-def alone(fetch: Callable[[], Any]) -> Initializer:
-    """Return the loop without a machine or a dialer."""
-    options = StartOptions(path=PATH, endpoint="", answer_seconds=1, backoff=Backoff(300, 14_400, 1.2))
-    return Initializer(StaticProvider(lambda: b"[]"), None, fetch, options)  # type: ignore[arg-type]  # never used
-
-
-def test_no_agent_is_fetched_when_no_time_is_left() -> None:
-    """What cannot be used is not paid for; the fetch knows no deadline."""
-    with pytest.raises(TimeLimitExceeded):
-        alone(lambda: pytest.fail("it was fetched")).prepare(Deadline(SystemClock(), 0))
-
-
-def test_a_machine_that_is_not_provided_is_not_looked_for() -> None:
-    gone = Work(UUID(int=1), Process.AGENT_START, None, None, None)
-    with pytest.raises(NoAddress, match="no provider id"):
-        alone(lambda: None).work_on(Task(gone, Deadline(SystemClock(), 60), None, lambda _: None))

@@ -9,8 +9,7 @@ from shepherd_core.bmdb.listings.provider_facts import CHUNK
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors.bmdb import SessionExpired
-from shepherd_core.domain.errors.provider import ListingInvalid, ProviderUnavailable
-from shepherd_core.domain.machine import Process, ProviderStatus
+from shepherd_core.domain.machine import Process
 from shepherd_core.domain.provider import Provider
 from shepherd_core.loops.updater import Updater
 from shepherd_core.telemetry import Metric
@@ -126,33 +125,6 @@ def test_a_settled_fleet_costs_three_statements_and_no_call(fleet: Fleet, listed
     assert connection.ran == ["open_session", "check_listing", "close_session"] * 3
 
 
-@pytest.mark.parametrize(
-    "not_ready",
-    [
-        {"status": ProviderStatus.PROVISIONING},
-        {"status": ProviderStatus.STOPPED},
-        {"status": ProviderStatus.UNKNOWN},
-        {"address": None},
-        {"status": ProviderStatus.PROVISIONING, "address": None},
-    ],
-    ids=str,
-)
-def test_a_machine_that_is_not_ready_is_listed_every_minute(
-    fleet: Fleet, listed: Listed, run: Run, not_ready: dict[str, Any]
-) -> None:
-    (machine_id,) = plant(fleet, listed, 1)
-    listed.put(name_of(fleet, machine_id), **not_ready)
-    assert counted(run(listed)) == {"updated": 1, "not_ready": 1}
-    for asked in (2, 3):
-        fleet.pass_time(MINUTE)
-        assert counted(run(listed)) == {"not_ready": 1}
-        assert listed.asked == asked
-    listed.put(name_of(fleet, machine_id))
-    assert counted(run(listed)) == {"updated": 1, "not_ready": 1}
-    assert facts(fleet, machine_id) == UP
-    assert counted(run(listed)) == {}
-
-
 @pytest.mark.parametrize("status", ["Missing", "ProvisioningFailedPermanent"])
 @pytest.mark.parametrize("address", ["192.0.2.1", None])
 def test_no_listing_waits_for_machines_that_may_stay_down(
@@ -187,44 +159,7 @@ def test_machines_that_are_not_ready_are_compared_alone(fleet: Fleet, listed: Li
     assert facts(fleet, settled) == ["r", "192.0.2.1", "fra", "Running"]
 
 
-def test_a_machine_that_vanishes_is_missing_until_it_is_back(fleet: Fleet, listed: Listed, run: Run) -> None:
-    """What else is known of it stays: somebody will look for it there."""
-    machine_id, other = plant(fleet, listed, 2)
-    run(listed)
-    gone = listed.machines.pop(name_of(fleet, machine_id))
-    fleet.pass_time(HOUR)
-    assert counted(run(listed)) == {"updated": 1, "missing": 1}
-    assert facts(fleet, machine_id) == [*UP[:3], "Missing"]
-    fleet.pass_time(HOUR)
-    assert counted(run(listed)) == {}
-    listed.machines[gone.provider_id] = gone
-    fleet.pass_time(HOUR)
-    assert counted(run(listed)) == {"updated": 1}
-    assert facts(fleet, machine_id) == facts(fleet, other) == UP
-
-
-def test_a_machine_provided_during_the_listing_is_not_missed(fleet: Fleet, listed: Listed, run: Run) -> None:
-    """Its intent may be old, from an interrupted invocation, and the listing older than the machine."""
-    plant(fleet, listed, 1)
-    other = Listed()
-    listed.meanwhile = lambda: plant(fleet, other, 1)
-    assert counted(run(listed)) == {"updated": 1, "not_ready": 1}
-    assert fleet.sql("SELECT count(*) FROM machine_provided WHERE provider_status IS NULL") == [[1]]
-
-
 # --- refusals ---
-
-
-def test_a_listing_that_contradicts_itself_changes_nothing(fleet: Fleet, listed: Listed, run: Run) -> None:
-    first, _ = plant(fleet, listed, 2)
-    listed.put("twice")
-    listed.machines["again"] = listed.machines["twice"]
-    with pytest.raises(ListingInvalid, match="twice"):
-        run(listed)
-    assert facts(fleet, first) == [None] * 4
-    assert listed_ago(fleet) is None
-    del listed.machines["again"]
-    assert run(listed)[Metric.UPDATED] == 2
 
 
 @pytest.mark.parametrize(
@@ -305,42 +240,6 @@ def test_an_older_listing_writes_nothing(fleet: Fleet, listed: Listed, run: Run,
     assert facts(fleet, machine_id) == ([None] * 4 if successor == "none" else newer)
     run(listed)
     assert facts(fleet, machine_id) == newer
-
-
-def test_an_older_listing_does_not_count_as_the_last(fleet: Fleet, listed: Listed, run: Run) -> None:
-    """It would hide for an hour what changed since."""
-    plant(fleet, listed, 1)
-    run(listed)
-    fleet.pass_time(2 * HOUR)
-    connection = fleet.connect()
-
-    def overtake() -> None:
-        fleet.sql("UPDATE sessions SET deadline = clock_timestamp()")
-        listed.meanwhile = fail
-        with pytest.raises(ProviderUnavailable):
-            run(listed, connection=connection)
-
-    def fail() -> None:
-        raise ProviderUnavailable
-
-    listed.meanwhile = overtake
-    with pytest.raises(SessionExpired):
-        run(listed)
-    ago = listed_ago(fleet)
-    assert ago is not None
-    assert ago > HOUR
-
-
-def test_a_long_listing_keeps_the_session_alive(fleet: Fleet, listed: Listed, run: Run) -> None:
-    """Large projects take longer to list than a session lives without a sign of life."""
-    plant(fleet, listed, 1)
-
-    def outlive() -> None:
-        (deadline,) = fleet.sql("SELECT deadline FROM sessions")[0]
-        fleet.wait_until("(SELECT deadline FROM sessions) > :deadline", deadline=deadline)
-
-    listed.meanwhile = outlive
-    assert run(listed, session_seconds=6)[Metric.UPDATED] == 1
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
