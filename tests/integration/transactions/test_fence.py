@@ -44,25 +44,6 @@ def test_only_work_that_was_not_lost_is_ended(fleet: Fleet, session: Session, en
     assert fleet.events(kept) == ["Started", end.event]
 
 
-@each_end
-def test_work_ends_once(fleet: Fleet, session: Session, end: End) -> None:
-    machine_id = end.due_machine(fleet)
-    held = claimed(session, end.process)
-    assert end.end(session, held) == {machine_id}
-    for other in ENDS.values():
-        assert other.end(session, held) == set()
-    assert fleet.events(machine_id) == ["Started", end.event]
-
-
-@each_end
-def test_work_of_another_session_cannot_be_ended(fleet: Fleet, session: Session, end: End) -> None:
-    machine_id = end.due_machine(fleet)
-    held = claimed(session, end.process)
-    assert end.end(fleet.open_session(), held) == set()
-    assert fleet.holders(machine_id) == [session.session_id]
-    assert fleet.events(machine_id) == ["Started"]
-
-
 def held_for_a_moment(fleet: Fleet, moment: float = MOMENT, end: End = FAIL) -> tuple[Session, work.Work]:
     """Return a session whose deadline is near, with its own connection, and the machine that it has claimed."""
     machine_id = end.due_machine(fleet)
@@ -136,20 +117,6 @@ def test_a_session_that_is_committing_is_not_reaped(fleet: Fleet, end: End) -> N
     assert fleet.events(other) == ["Started"]
     fleet.open_session()
     assert fleet.events(other) == ["Started", "Expired"]
-
-
-def test_sessions_that_open_together_reap_once(fleet: Fleet) -> None:
-    """Both see the expired session; one reaps it, the other neither waits nor writes history again."""
-    session, held = held_for_a_moment(fleet)
-    fleet.wait_until_dead(session)
-    concurrent = fleet.connect()
-
-    def unit() -> None:
-        fleet.open_session()
-        fleet.open_session(connection=concurrent)
-
-    fleet.connection.transact(unit)
-    assert fleet.events(held.machine_id) == ["Started", "Expired"]
 
 
 def fenced_off(fleet: Fleet, session: Session, second: Callable[[], T]) -> T:

@@ -5,7 +5,6 @@ from datetime import datetime
 from uuid import UUID
 
 import pytest
-from shepherd_core.bmdb.agents import host_keys
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.recovery import budget, remediation
 from shepherd_core.bmdb.session import Session
@@ -18,7 +17,7 @@ from shepherd_core.domain.records import Provided
 from shepherd_core.domain.remediation import REBOOT, NextStep, Step
 
 from tests.support import defaults
-from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 from tests.support.bmdb.work_ends import ENDS, finish_recovery
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
@@ -64,20 +63,6 @@ def test_an_agent_counts_as_started_when_it_is_recorded(fleet: Fleet, session: S
     moment = delayed(fleet, lambda: ENDS["finish_agent_start"].end(session, held), meanwhile=say)
     assert fleet.sql("SELECT process, reported FROM machine_need") == [["ShepherdRecovery", False]]
     assert fleet.sql("SELECT pinned_at >= :moment FROM machine_host_key", moment=moment) == [[True]]
-
-
-def test_a_host_key_pinned_during_the_wait_is_compared(fleet: Fleet, session: Session) -> None:
-    """The snapshot of the statement does not have it, and the agent would count that runs on another machine."""
-    machine_id = fleet.provided_machine()
-    (held,) = claimed(session, START)
-    done = {held: work.AgentStarted(bytes(32), "another host key")}
-
-    def pin() -> None:
-        host_keys.pin_host_key(fleet.connection, machine_id, "pinned", reason="?")
-
-    delayed(fleet, lambda: work.finish_agent_start(session, done), meanwhile=pin)
-    assert fleet.sql("SELECT 1 FROM machine_agent_started") == []
-    assert fleet.events(machine_id) == ["Started", "HostKeyPinned", "Canceled"]
 
 
 def test_a_backoff_begins_when_it_is_recorded(fleet: Fleet, session: Session) -> None:
@@ -162,31 +147,6 @@ def test_ages_are_those_of_the_moment(fleet: Fleet, session: Session) -> None:
     (row,) = session.connection.transact(unit)
     ages = (row.age_seconds, row.heartbeat_seconds, row.asked_seconds, row.released_seconds)
     assert all(age is not None and age >= 0 for age in ages)
-
-
-def test_absent_machines_are_claimed_longest_due_first(fleet: Fleet, session: Session) -> None:
-    machines = [overdue_machine(fleet) for _ in range(3)]
-    for minutes, machine_id in enumerate(machines, 1):
-        fleet.sql(
-            "UPDATE machine_grace SET grace_until = now() - :n * interval '1 minute' WHERE machine_id = :id",
-            n=minutes,
-            id=machine_id,
-        )
-    taken = [ids(claimed(session, RECOVER, 1)) for _ in machines]
-    assert taken == [[machine_id] for machine_id in reversed(machines)]
-
-
-def test_budgets_are_locked_in_the_order_of_their_locations(fleet: Fleet, session: Session) -> None:
-    """Concurrent runs that disagree would block each other otherwise."""
-    slow = Budget(1, Brake.SHARE, "8 of 10")
-    budget.show_budgets(session, PROVIDER, {"a": slow, "b": slow, "c": slow})
-    free: list[list[str]] = []
-    fleet.held_up(
-        "UPDATE recovery_budgets SET reason = reason WHERE location = 'b'",
-        lambda: budget.show_budgets(session, PROVIDER, {"c": slow, "b": slow, "a": slow}),
-        lambda: free.extend(fleet.sql("SELECT location FROM recovery_budgets FOR UPDATE SKIP LOCKED")),
-    )
-    assert free == [["c"]]
 
 
 def test_only_a_brake_that_comes_again_begins_anew(fleet: Fleet, session: Session) -> None:

@@ -27,12 +27,6 @@ def test_an_open_transaction_is_found_by_its_pid(fleet: Fleet, begin: str) -> No
     assert server.oldest_transaction(fleet.connection, 0) is None
 
 
-def test_an_idle_connection_is_no_old_transaction(fleet: Fleet) -> None:
-    with administrator(fleet.settings) as somebody:
-        somebody.run("SELECT 1")
-        assert server.oldest_transaction(fleet.connection, 0) is None
-
-
 def test_status_has_no_line_without_an_old_transaction(fleet: Fleet) -> None:
     shepherdctl = CommandLine(fleet.settings)
     shown = shepherdctl.load("status", status=3)  # no loop ever ran

@@ -1,11 +1,7 @@
 """Sessions: alive until their deadline, and what happens to their work when they expire."""
 
-from threading import Event
-
-import pytest
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
-from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import Process
 
 from tests.conftest import ManualClock
@@ -50,19 +46,6 @@ def test_reaping_is_bounded_and_continues(fleet: Fleet) -> None:
     assert set(ids(claimed(session, START))) == set(machines)
 
 
-def test_expired_sessions_without_work_are_deleted(fleet: Fleet) -> None:
-    """Every crashed invocation leaves a row; one with work is left for the next open_session, which writes history."""
-    closing, living = fleet.open_session(seconds=3 * 3600), fleet.open_session(seconds=3 * 3600)
-    for _ in range(3):
-        fleet.open_session()
-    dead, held = dead_session_with_work(fleet)
-    fleet.pass_time(60)
-    closing.close()
-    left = {row[0] for row in fleet.sql("SELECT session_id FROM sessions")}
-    assert left == {living.session_id, dead.session_id}
-    assert fleet.holders(held.machine_id) == [dead.session_id]
-
-
 def test_a_session_that_has_just_expired_is_not_deleted_yet(fleet: Fleet) -> None:
     """A claim of it may still be committing; without its session, that work would vanish from history."""
     dead = fleet.open_session(seconds=60)
@@ -70,13 +53,6 @@ def test_a_session_that_has_just_expired_is_not_deleted_yet(fleet: Fleet) -> Non
         fleet.pass_time(ago)
         fleet.open_session().close()
         assert fleet.sql("SELECT session_id FROM sessions") == left
-
-
-def test_a_session_may_be_closed_twice_and_after_it_expired(fleet: Fleet) -> None:
-    session, held = dead_session_with_work(fleet)
-    session.close()
-    session.close()
-    assert fleet.events(held.machine_id) == ["Started", "Canceled"]
 
 
 def test_a_session_is_renewed_during_a_slow_call(fleet: Fleet, clock: ManualClock) -> None:
@@ -89,20 +65,3 @@ def test_a_session_is_renewed_during_a_slow_call(fleet: Fleet, clock: ManualCloc
 
     assert session.run_renewing(slow) == "listing"
     assert session.seconds_left() == 3
-
-
-def test_an_error_of_a_slow_call_is_raised(fleet: Fleet) -> None:
-    def fails() -> None:
-        raise KeyError
-
-    with pytest.raises(KeyError):
-        fleet.open_session().run_renewing(fails)
-
-
-def test_a_lost_session_ends_the_wait(fleet: Fleet) -> None:
-    session = fleet.open_session(seconds=0.3)
-    fleet.pass_time(10)
-    never = Event()
-    with pytest.raises(SessionExpired):
-        session.run_renewing(lambda: never.wait(timeout=20))
-    never.set()

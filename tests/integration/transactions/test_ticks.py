@@ -1,6 +1,5 @@
 """Ticks: each invocation of a loop leaves one row, by whatever its session is ended, and however often."""
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, get_args
 
 import pytest
@@ -8,7 +7,7 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work.ticks import TickEnd, TickHead, last_ticks
 from shepherd_core.domain.clock import SystemClock
-from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable
+from shepherd_core.domain.errors.provider import ProviderUnavailable
 from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
@@ -41,19 +40,6 @@ def test_a_tick_is_recorded_with_its_counts_and_settings(fleet: Fleet) -> None:
     assert (found.ended_at - found.began_at).total_seconds() == pytest.approx(found.seconds)
 
 
-def test_a_failed_tick_has_its_cause(fleet: Fleet) -> None:
-    tick(fleet).close(end=TickEnd({"created": 1}, ProviderRefused("\0" + 2000 * "x")))
-    ((_, outcome, cause, counts),) = recorded(fleet)
-    assert (outcome, len(cause), cause[:2], counts) == ("Failed", 1000, "?x", {"created": 1})
-
-
-def test_a_session_that_closes_twice_leaves_one_tick(fleet: Fleet) -> None:
-    session = tick(fleet)
-    session.close(end=END)
-    session.close(end=FAILED)
-    assert [row[1] for row in recorded(fleet)] == ["Succeeded"]
-
-
 @pytest.mark.parametrize("lost", get_args(Lost))
 def test_a_tick_is_recorded_once_whatever_was_lost(fleet: Fleet, lost: Lost) -> None:
     with BreakingConnection(fleet.settings) as breaking:
@@ -61,14 +47,6 @@ def test_a_tick_is_recorded_once_whatever_was_lost(fleet: Fleet, lost: Lost) -> 
         breaking.lose(lost)
         session.close(end=END)
         assert recorded(fleet) == [["recoverer", "Succeeded", None, {"claimed": 3, "finished": 2}]]
-
-
-def test_commands_of_operators_leave_no_tick(fleet: Fleet) -> None:
-    fleet.open_session(seconds=60)
-    fleet.pass_time(180)
-    fleet.open_session().close(end=END)
-    assert recorded(fleet) == []
-    assert fleet.sql("SELECT 1 FROM sessions") == []
 
 
 def test_a_tick_that_was_killed_is_recorded_as_expired(fleet: Fleet) -> None:
@@ -92,35 +70,6 @@ def test_a_tick_that_closes_after_its_deadline_is_recorded_once(fleet: Fleet, sw
         fleet.open_session().close()
     session.close(end=FAILED)
     assert [row[1] for row in recorded(fleet)] == ["Expired" if swept else "Failed"]
-
-
-def test_concurrent_sessions_record_an_expired_tick_once(fleet: Fleet) -> None:
-    for _ in range(20):
-        tick(fleet, seconds=60)
-    fleet.pass_time(180)
-    sessions = [fleet.open_session(connection=fleet.connect()) for _ in range(4)]
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda session: session.close(), sessions))
-    assert [row[1] for row in recorded(fleet)] == ["Expired"] * 20
-
-
-def test_a_tick_whose_work_changes_meanwhile_is_recorded_once(fleet: Fleet) -> None:
-    """The first attempt to close fails, because its snapshot lacks the new work; it leaves nothing."""
-    machines = [fleet.provided_machine() for _ in range(2)]
-    session = tick(fleet, connection=fleet.connect())
-    insert = f"INSERT INTO work VALUES (:id, 'ShepherdAgentStart', '{session.session_id}', now())"
-    fleet.sql(insert, id=machines[0])
-    fleet.sql("BEGIN")
-    fleet.sql("SELECT 1 FROM work WHERE machine_id = :id FOR UPDATE", id=machines[0])
-    with ThreadPoolExecutor(1) as threads:
-        closed = threads.submit(session.close, end=END)
-        fleet.wait_until_blocked()
-        fleet.sql(insert, id=machines[1])
-        fleet.sql("COMMIT")
-        closed.result()
-    assert [row[1] for row in recorded(fleet)] == ["Succeeded"]
-    assert fleet.sql("SELECT 1 FROM work") == []
-    fleet.sql("DELETE FROM work_history")
 
 
 def test_old_ticks_are_deleted_when_a_session_opens(fleet: Fleet) -> None:

@@ -4,11 +4,9 @@ from typing import get_args
 
 import pytest
 from shepherd_core.bmdb.agents import host_keys
-from shepherd_core.bmdb.listings import provisioning
-from shepherd_core.bmdb.listings.provisioning import PreviousInvocation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
-from shepherd_core.domain.errors.bmdb import BmdbUnavailable, CommitUnknown
+from shepherd_core.domain.errors.bmdb import CommitUnknown
 from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
@@ -36,17 +34,6 @@ def test_a_claim_returns_what_it_claimed_whatever_was_lost(
     assert work.cancel(session, claim) == machines
 
 
-def test_a_lost_answer_returns_no_work_already_known(
-    fleet: Fleet, session: Session, breaking: BreakingConnection
-) -> None:
-    fleet.provided_machine()
-    (known,) = claimed(session, Process.AGENT_START)
-    new = fleet.provided_machine()
-    breaking.lose("answer", after=1)
-    claim = work.claim(session, Process.AGENT_START, [known.machine_id, new], known=[known.machine_id])
-    assert ids(claim) == [new]
-
-
 @either
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 def test_an_end_of_work_happens_once_whatever_was_lost(
@@ -61,44 +48,6 @@ def test_an_end_of_work_happens_once_whatever_was_lost(
     assert fleet.holders(machine_id) == []
 
 
-@pytest.mark.parametrize("ended", [False, True])
-@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_an_end_that_came_too_late_counts_as_lost(
-    fleet: Fleet, session: Session, breaking: BreakingConnection, end: End, ended: bool
-) -> None:
-    """Another session has the machine now, or has ended the work in the same way: the history names that session."""
-    machine_id = end.due_machine(fleet)
-    held = claimed(session, end.process)
-    found: list[object] = []
-
-    def die() -> None:
-        fleet.expire(session)
-        successor = fleet.open_session()
-        fleet.pass_time(30)
-        taken = claimed(successor, end.process)
-        if ended:
-            assert end.end(successor, taken) == {machine_id}
-        found.extend((fleet.events(machine_id), fleet.facts(machine_id)))
-
-    breaking.lose("request", meanwhile=die)
-    assert end.end(session, held) == set()
-    assert found == [fleet.events(machine_id), fleet.facts(machine_id)]
-
-
-def test_an_earlier_end_of_work_is_not_this_one(fleet: Fleet, session: Session, breaking: BreakingConnection) -> None:
-    """A session may end work on a machine twice; the history of the first time says nothing about the second."""
-    machine_id = fleet.provided_machine()
-    assert work.cancel(session, claimed(session, Process.AGENT_START)) == {machine_id}
-    (held,) = claimed(session, Process.AGENT_START)
-
-    def die() -> None:
-        fleet.expire(session)
-        fleet.open_session()
-
-    breaking.lose("request", meanwhile=die)
-    assert work.cancel(session, [held]) == set()
-
-
 @either
 def test_a_session_opens_although_the_first_answer_is_lost(
     fleet: Fleet, breaking: BreakingConnection, lost: Lost
@@ -109,43 +58,6 @@ def test_a_session_opens_although_the_first_answer_is_lost(
     breaking.lose(lost)
     opened = fleet.open_session(connection=connection)
     assert ids(claimed(opened, Process.AGENT_START)) == [machine_id]
-
-
-def test_a_session_that_cannot_be_opened_says_so(fleet: Fleet, breaking: BreakingConnection) -> None:
-    connection = fleet.connect(breaking.settings)
-    breaking.lose("request")
-    breaking.lose("answer")
-    with pytest.raises(CommitUnknown):
-        fleet.open_session(connection=connection)
-
-
-@either
-def test_a_renewal_is_repeated(fleet: Fleet, session: Session, breaking: BreakingConnection, lost: Lost) -> None:
-    fleet.sql("UPDATE sessions SET deadline = clock_timestamp() + interval '5 seconds'")
-    breaking.lose(lost)
-    session.renew()
-    assert fleet.sql("SELECT deadline > clock_timestamp() + interval '1 minute' FROM sessions") == [[True]]
-
-
-@either
-def test_a_session_closes_whatever_was_lost(
-    fleet: Fleet, session: Session, breaking: BreakingConnection, lost: Lost
-) -> None:
-    machine_id = fleet.provided_machine()
-    claimed(session, Process.AGENT_START)
-    breaking.lose(lost)
-    session.close()
-    assert fleet.events(machine_id) == ["Started", "Canceled"]
-    assert fleet.sql("SELECT 1 FROM sessions") == []
-
-
-@either
-def test_the_lock_of_a_provider_is_taken_whatever_was_lost(
-    session: Session, breaking: BreakingConnection, lost: Lost
-) -> None:
-    """Taking it may run twice: its row names the holder."""
-    breaking.lose(lost)
-    assert provisioning.take_lock(session, PROVIDER) == PreviousInvocation()
 
 
 @either
@@ -180,14 +92,6 @@ def test_a_transaction_that_broke_before_its_commit_runs_again(
     connection.transact(unit)
     assert len(runs) == 2
     assert fleet.sql("SELECT capacity_id FROM capacity_penalties") == [["rack 2"]]
-
-
-def test_a_transaction_that_breaks_every_time_fails(fleet: Fleet, breaking: BreakingConnection) -> None:
-    connection = fleet.connect(breaking.settings)
-    for _ in range(5):
-        breaking.lose("request")
-    with pytest.raises(BmdbUnavailable):
-        connection.transact(lambda: connection.run("now"))
 
 
 @either

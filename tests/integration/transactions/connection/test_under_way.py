@@ -20,12 +20,12 @@ from shepherd_core.bmdb.work.work import Work
 from shepherd_core.domain.errors.bmdb import CommitUnknown, SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.records import Intent
-from shepherd_core.domain.remediation import REBOOT, REINSTALL, NextStep, Step, StepKind
+from shepherd_core.domain.remediation import REBOOT, NextStep, Step, StepKind
 
 from tests.integration.bmdb.listings.test_provisioning import MACHINE
 from tests.support import defaults
 from tests.support.bmdb.breaking_connection import BreakingConnection
-from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
+from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed
 from tests.support.bmdb.work_ends import ENDS, End
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
@@ -49,25 +49,6 @@ def steps(fleet: Fleet) -> list[str]:
 
 
 # A commit that hangs.
-
-
-def test_a_claim_that_commits_late_is_waited_for(fleet: Fleet, session: Session, breaking: BreakingConnection) -> None:
-    """Asked earlier, the BMDB has no such work, and it would be deleted with the session: a start without an end."""
-    machines = [fleet.provided_machine() for _ in range(3)]
-    breaking.lose("late")
-    assert sorted(ids(work.claim(session, START, machines))) == sorted(machines)
-    session.close()
-    assert [fleet.events(machine_id) for machine_id in machines] == [["Started", "Canceled"]] * 3
-    assert fleet.sql("SELECT 1 FROM sessions") == []
-
-
-def test_a_client_without_answer_waits_for_the_commit(fleet: Fleet, breaking: BreakingConnection) -> None:
-    """The connection is open but silent; the server limits the time of a statement, not of its commit."""
-    machine_id = fleet.provided_machine()
-    limits = TimeLimits(statement=2 * SHORT, connect=SHORT)
-    session = fleet.open_session(connection=fleet.connect(breaking.settings, limits))
-    breaking.lose("late", silent=True)
-    assert ids(work.claim(session, START, [machine_id])) == [machine_id]
 
 
 def test_a_step_that_is_recorded_late_is_recorded_once(
@@ -105,18 +86,6 @@ def test_a_statement_that_does_not_end_blocks_its_session(
     fleet.expire(hasty)
     fleet.open_session()
     assert fleet.events(machine_id) == events
-
-
-def test_a_session_that_could_not_be_closed_can_be_later(
-    fleet: Fleet, hasty: Session, breaking: BreakingConnection
-) -> None:
-    machine_id = fleet.provided_machine()
-    breaking.lose("late", stubborn=True, after=1)
-    with pytest.raises(CommitUnknown):
-        work.claim(hasty, START, [machine_id])
-    breaking.let_go()
-    hasty.close()
-    assert fleet.events(machine_id) == ["Started", "Canceled"]
 
 
 class OldClaim:
@@ -200,16 +169,6 @@ def test_an_end_that_still_waits_is_repeated_and_happens_once(
     lock = "UPDATE sessions SET fence = fence"
     assert left_waiting(fleet, breaking, lock, lambda: end.end(session, held)) == {machine_id}
     assert fleet.events(machine_id) == ["Started", end.event]
-
-
-def test_a_step_that_still_waits_is_recorded_once(fleet: Fleet, session: Session, breaking: BreakingConnection) -> None:
-    """It has locked its session already, so it is waited for."""
-    machine_id = fleet.unhealthy_machine()
-    fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
-    (held,) = claimed(session, RECOVER)
-    lock = "UPDATE machine_host_key SET host_key = 'another'"
-    assert left_waiting(fleet, breaking, lock, lambda: attempt(session, held, REINSTALL)) == [held]
-    assert steps(fleet) == ["reinstall"]
 
 
 # Every statement that writes for a session.
