@@ -8,9 +8,8 @@ import pytest
 from shepherd_core.bmdb.agents import installation
 from shepherd_core.bmdb.agents.installation import Installation
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.domain.pb.callback_pb2 import HeartbeatResponse, MetropolisInstallation, OSInstallationRequest
+from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
 
-from agent.shepherd_agent.messages import HeartbeatResponse as AgentsResponse
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
 from tests.support.bmdb.fleet import Fleet
 
@@ -45,45 +44,6 @@ def test_a_request_is_newer_than_any_request_or_report(
     assert found.request.generation == generation
     assert found.pending
     assert found.next_generation == generation + 1
-
-
-def test_the_agent_gets_the_recorded_generation_and_image(fleet: Fleet, connection: Connection) -> None:
-    """The stored bytes are sent unchanged; another generation inside them would never be reported."""
-    machine_id = fleet.started_machine()
-    fleet.report_installation(machine_id, 6, "Error")
-    assert ask(connection, machine_id) == 7
-    request = installation.load(connection, machine_id).request
-    assert request is not None
-    sent = OSInstallationRequest.FromString(request.raw)
-    assert sent == OSInstallationRequest(generation=7, metropolis=IMAGE)
-    received = AgentsResponse.decode(HeartbeatResponse(installation_request=sent).SerializeToString()).installation
-    assert received is not None
-    assert (received.generation, received.received) == (7, request.raw)
-
-
-@pytest.mark.parametrize(
-    ("requested", "reported", "holds"),
-    [
-        (None, None, ""),
-        (None, (2, "Success"), ""),
-        (2, None, "pending"),
-        (2, (1, "Success"), "pending"),
-        (2, (3, "Success"), "pending"),
-        (2, (2, "Error"), ""),
-        (2, (2, "Success"), "fulfilled"),
-    ],
-)
-def test_only_a_report_of_the_wanted_generation_ends_the_wait(
-    fleet: Fleet, connection: Connection, requested: int | None, reported: tuple[int, str] | None, holds: str
-) -> None:
-    machine_id = fleet.provided_machine()
-    if requested is not None:
-        fleet.request_installation(machine_id, requested)
-    if reported is not None:
-        fleet.report_installation(machine_id, *reported)
-    found = installation.load(connection, machine_id)
-    assert found.pending is (holds == "pending")
-    assert fleet.sql("SELECT state = 'installed', process IS NULL FROM machine_need") == [[holds == "fulfilled"] * 2]
 
 
 CHANGES: dict[str, Callable[[Fleet, UUID], None]] = {
@@ -128,14 +88,6 @@ def test_a_machine_that_is_not_provided_gets_no_installation(fleet: Fleet, conne
     machine_id = fleet.bare_machine()
     assert ask(connection, machine_id) is None
     assert fleet.sql("SELECT * FROM machine_os_installation_request") == []
-
-
-def test_requests_may_be_printed(fleet: Fleet, connection: Connection) -> None:
-    """They end in logs and tracebacks, and may contain the secrets of a new system."""
-    machine_id = fleet.started_machine()
-    ask(connection, machine_id)
-    fleet.report_installation(machine_id, 1)
-    assert "opaque" not in repr(installation.load(connection, machine_id))
 
 
 @pytest.mark.parametrize("lost", get_args(Lost))

@@ -9,7 +9,7 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors.bmdb import WorkConflict
 from shepherd_core.domain.machine import Process
 
-from tests.support.bmdb.fleet import Fleet, ids
+from tests.support.bmdb.fleet import Fleet
 
 PROCESSES = [*Process, cast("Process", "ShepherdMadeUp")]
 
@@ -35,21 +35,6 @@ def test_two_sessions_never_hold_one_machine(fleet: Fleet, first: Process, secon
     work.let_go(session)
     assert locked(other, second, machine_id)
     assert fleet.holders(machine_id) == [other.session_id]
-
-
-@pytest.mark.parametrize("second", PROCESSES)
-def test_work_that_has_begun_keeps_every_process_away(fleet: Fleet, second: Process) -> None:
-    machine_id = fleet.provided_machine()
-    session, other = fleet.open_session(), fleet.open_session()
-    held = work.claim(session, Process.AGENT_START, [machine_id])
-    assert ids(held) == [machine_id]
-    assert not locked(other, second, machine_id)
-    assert not locked(session, second, machine_id)
-    work.let_go(session)
-    work.let_go(other)
-    assert fleet.holders(machine_id) == [session.session_id]
-    assert work.cancel(session, held) == {machine_id}
-    assert locked(other, second, machine_id)
 
 
 def test_a_late_lost_statement_gives_up_no_later_lock(fleet: Fleet) -> None:

@@ -7,7 +7,6 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import lookup, pauses
 from shepherd_core.bmdb.machines.search import matching
 from shepherd_core.bmdb.recovery import remediation
-from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import history, work
 from shepherd_core.bmdb.work.work import Failure
 from shepherd_core.domain.errors import ShepherdError, TimeLimitExceeded
@@ -65,11 +64,6 @@ def test_the_list_shows_what_machines_need_and_what_blocks_them(fleet: Fleet, co
     }
 
 
-def test_an_unknown_machine_is_reported_as_unknown(connection: Connection) -> None:
-    with pytest.raises(MachineUnknown):
-        lookup.show_machine(connection, uuid4())
-
-
 def test_a_machine_is_found_by_what_operators_see(fleet: Fleet, connection: Connection) -> None:
     """Whole names win: machine-1 is not machine-10."""
     machine_id, other = fleet.provided_machine(), fleet.provided_machine()
@@ -102,11 +96,6 @@ def test_an_ambiguous_name_is_refused(fleet: Fleet, connection: Connection) -> N
     assert (len(lines), lines[-1]) == (11, "  and more")
 
 
-def test_the_time_of_day_is_the_databases(fleet: Fleet, connection: Connection) -> None:
-    before, after = fleet.sql("SELECT clock_timestamp()")[0][0], server.now(connection)
-    assert before < after < fleet.sql("SELECT clock_timestamp()")[0][0]
-
-
 def plant_history(fleet: Fleet, days: float, rows: int = 1) -> UUID:
     """Return a machine with nothing but history, this many days ago, one second per row."""
     machine_id = uuid4()
@@ -133,18 +122,6 @@ def test_a_long_history_is_deleted_in_parts_oldest_first(fleet: Fleet, connectio
     assert history.delete_old_history(connection, days=30) == 1000
     assert fleet.sql("SELECT 1 FROM work_history WHERE machine_id = :id", id=newer)
     assert history.delete_old_history(connection, days=30) == 101
-
-
-def test_concurrent_deletions_of_history_do_not_wait(fleet: Fleet, connection: Connection) -> None:
-    """Every invocation does it; a concurrent one deletes the rows that the first has not locked."""
-    plant_history(fleet, days=40, rows=1100)
-
-    def unit() -> None:
-        assert history.delete_old_history(connection, days=30) == 1000
-        assert history.delete_old_history(fleet.connect(), days=30) == 100
-
-    connection.transact(unit)
-    assert fleet.sql("SELECT count(*) FROM work_history") == [[0]]
 
 
 @pytest.mark.parametrize(("failing", "running", "bad"), [(3, 0, True), (2, 0, False), (9, 1, False)])

@@ -8,11 +8,10 @@ from functools import partial
 from itertools import product
 from uuid import UUID
 
-import pytest
 from shepherd_core.bmdb.agents import installation, reports
 from shepherd_core.bmdb.listings import decommissioning, provider_facts, provisioning
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
-from shepherd_core.bmdb.machines import lookup, overview
+from shepherd_core.bmdb.machines import overview
 from shepherd_core.bmdb.machines.search import Search, matching
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
@@ -23,7 +22,7 @@ from shepherd_core.domain.machine import Availability, Machine, Process, Provide
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
 from shepherd_core.domain.states import State
 
-from shepherdctl.descriptions.state import Observer, observe_machine, with_pauses
+from shepherdctl.descriptions.state import Observer, with_pauses
 from tests.conftest import ManualClock
 from tests.support.bmdb.combinations import COMBINATIONS, Combination, drawn, plant
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
@@ -59,33 +58,6 @@ def test_a_machine_is_listed_in_the_state_searched_for(fleet: Fleet) -> None:
     observer = Observer(server.now(fleet.connection) - timedelta(minutes=1), [])
     assert with_pauses(found, observer)["state"] == State.UNHEALTHY
     assert observer.describe(found).plain.startswith("unhealthy")
-
-
-def test_list_and_machine_agree_on_being_worked_on(fleet: Fleet) -> None:
-    machine_id = fleet.provided_machine()
-    work.start_work(fleet.open_session(), machine_id, "?")
-    (listed,) = matching(fleet.connection)
-    shown, _ = observe_machine(fleet.connection, str(machine_id))
-    assert listed.being_worked_on is shown.being_worked_on is True
-
-
-@pytest.mark.parametrize("how", ["Forgotten", "Released"])
-def test_a_machine_that_is_gone_is_shown_as_gone(fleet: Fleet, how: str) -> None:
-    machine_id = fleet.bare_machine()
-    fleet.sql("INSERT INTO machine_tombstone VALUES (:id, :how, 'static', 'x', 'me', '?')", id=machine_id, how=how)
-    shown = lookup.show_machine(fleet.connection, machine_id)
-    assert shown.state == how.lower()
-    assert shown.state_since is not None
-
-
-def test_without_any_policy_machines_are_counted_and_none_is_unhealthy(fleet: Fleet) -> None:
-    """Until a Recoverer has run, nobody has said after how long a machine is."""
-    planted = [fleet.provided_machine(), fleet.started_machine(), fleet.reporting_machine(), fleet.unhealthy_machine()]
-    fleet.sql("DELETE FROM recovery_policy")
-    states = {each.state: each.machines for each in overview.fleet_counts(fleet.connection)}
-    assert states == {State.NEEDS_AGENT: 1, State.STARTING: 1, State.RUNNING: 2}
-    assert Counter(each.state for each in matching(fleet.connection)) == states
-    assert sum(states.values()) == len(planted)
 
 
 # What becomes of machines.

@@ -1,7 +1,6 @@
 """Work: begun by a claim or for a named machine, ended once, and what each end changes."""
 
 from dataclasses import replace
-from uuid import uuid4
 
 import pytest
 from shepherd_core.bmdb.agents import host_keys
@@ -11,7 +10,6 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.errors import ShepherdError
-from shepherd_core.domain.errors.bmdb import MachineUnknown
 from shepherd_core.domain.machine import HostKeyOrigin, Process, ProviderId
 from shepherd_core.domain.remediation import REBOOT, REINSTALL, USUAL_TIMEOUTS, NextStep, Step
 
@@ -26,26 +24,6 @@ KEY = bytes(range(32))
 @pytest.fixture
 def session(fleet: Fleet) -> Session:
     return fleet.open_session(seconds=24 * 3600)
-
-
-def test_a_claim_locks_and_records_what_it_takes(fleet: Fleet, session: Session) -> None:
-    machine_id = fleet.provided_machine()
-    fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now())", id=machine_id)
-    claim = claimed(session, START, 10)
-    (provider_id,) = fleet.sql("SELECT provider_id FROM machine_provided")[0]
-    held = work.Work(machine_id, START, provider_id, "pinned", None, HostKeyOrigin.FIRST_CONTACT)
-    assert claim == [held]
-    assert fleet.holders(machine_id) == [session.session_id]
-    assert fleet.events(machine_id) == ["Started"]
-
-
-@pytest.mark.parametrize("seen", [None, "pinned"])
-def test_a_pinned_host_key_stays(fleet: Fleet, session: Session, seen: str | None) -> None:
-    machine_id = fleet.provided_machine()
-    fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now(), 'Operator')", id=machine_id)
-    (held,) = claimed(session, START)
-    assert work.finish_agent_start(session, {held: AgentStarted(KEY, seen)}) == {machine_id}
-    assert fleet.sql("SELECT host_key, origin FROM machine_host_key") == [["pinned", "Operator"]]
 
 
 def test_an_agent_behind_another_host_key_is_not_recorded(fleet: Fleet, session: Session) -> None:
@@ -150,24 +128,3 @@ def test_work_on_a_named_machine_begins_due_or_not(fleet: Fleet, session: Sessio
     assert claimed(session, START) == []
     work.cancel(session, [held])
     assert ids(claimed(session, START)) == [machine_id]
-
-
-def test_a_bare_machine_can_be_worked_on_by_name(fleet: Fleet, session: Session) -> None:
-    machine_id = fleet.bare_machine()
-    held = work.start_work(session, machine_id, "?")
-    assert held.provider_id is None
-    assert work.fail(session, {held: Failure(ShepherdError("no luck"), 60)}) == {machine_id}
-    assert work.start_work(session, machine_id, "?").last_interval_seconds == 60
-
-
-def test_work_on_an_unknown_machine_is_refused(fleet: Fleet, session: Session) -> None:
-    with pytest.raises(MachineUnknown):
-        work.start_work(session, uuid4(), "?")
-
-
-def test_the_cause_of_a_failure_may_be_any_text(fleet: Fleet, session: Session) -> None:
-    """It often comes from the machine, and must not prevent the failure from being recorded."""
-    machine_id = fleet.provided_machine()
-    (held,) = claimed(session, START)
-    assert work.fail(session, {held: Failure(ShepherdError('it\'s "50%" {\\} NULL \0 \udcff ünï'), 60)}) == {machine_id}
-    assert fleet.sql("SELECT cause FROM work_backoff")[0][0].startswith('it\'s "50%" {\\} NULL ')

@@ -1,7 +1,6 @@
 """What the Provisioner keeps in the BMDB: one Provisioner at a time, and no writes by an expired one."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
@@ -10,12 +9,11 @@ from uuid import UUID, uuid4
 import pytest
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.listings.provisioning import PreviousInvocation
-from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.recovery.explain import Block, why
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain import records
 from shepherd_core.domain.errors import ShepherdError
-from shepherd_core.domain.errors.bmdb import SessionExpired, StatementFailed
+from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId, ProviderStatus
 from shepherd_core.domain.records import Intent, Provided
 
@@ -90,42 +88,6 @@ def test_a_created_machine_is_claimed_when_it_may_have_booted(fleet: Fleet, sess
     assert (work.machine_id, work.last_interval_seconds) == (machine_id, None)
 
 
-def test_an_operator_may_have_a_machine_tried_before_that(fleet: Fleet, session: Session) -> None:
-    machine_id = intend(session, PROVIDER, "rack 1")
-    provisioning.provide(session, PROVIDER, machine_id, MACHINE, boot_seconds=HOUR)
-    (ended,) = remediation.retry(fleet.connection, machine_id, reason="it is up")
-    assert ended.process == Process.AGENT_START
-    assert ids(claimed(session, Process.AGENT_START)) == [machine_id]
-
-
-@pytest.mark.parametrize("host_key", ["ssh-ed25519 AAAA", None], ids=["known to the provider", "not known"])
-def test_a_host_key_that_the_provider_knows_is_pinned(fleet: Fleet, session: Session, host_key: str | None) -> None:
-    """An impostor is found out even at first contact."""
-    machine_id = intend(session, PROVIDER, None)
-    provisioning.provide(session, PROVIDER, machine_id, replace(MACHINE, host_key=host_key))
-    (work,) = claimed(session, Process.AGENT_START)
-    assert (work.machine_id, work.host_key) == (machine_id, host_key)
-    assert ("host_key" in fleet.facts(machine_id)) is (host_key is not None)
-
-
-def test_an_intent_ages_until_it_is_abandoned(fleet: Fleet, session: Session) -> None:
-    provisioning.create_intent(session, PROVIDER, None)
-    fleet.pass_time(600)
-    assert provisioning.take_lock(fleet.open_session(), "equinix") is not None
-    (intent,) = provisioning.ledger(fleet.connection, PROVIDER).intents
-    assert 600 <= intent.age_seconds < 660
-    provisioning.delete_intent(session, PROVIDER, intent)
-    assert recorded(fleet) == [[0, 0, 0]]
-
-
-def test_a_provider_id_is_one_machines(fleet: Fleet, session: Session) -> None:
-    first, second = (intend(session, PROVIDER, None) for _ in range(2))
-    provisioning.provide(session, PROVIDER, first, MACHINE)
-    with pytest.raises(StatementFailed, match="23505"):
-        provisioning.provide(session, PROVIDER, second, MACHINE)
-    assert recorded(fleet) == [[2, 1, 1]]
-
-
 def test_providers_are_kept_apart(fleet: Fleet, session: Session) -> None:
     other = fleet.open_session()
     assert provisioning.take_lock(other, "equinix") == PreviousInvocation()
@@ -149,41 +111,6 @@ def test_there_is_one_provisioner_at_a_time(fleet: Fleet, session: Session) -> N
     assert provisioning.waiting(fleet.connection) == []
     session.close()
     assert provisioning.take_lock(other, PROVIDER) is not None
-
-
-def test_provisioners_that_begin_together_have_one_winner(fleet: Fleet) -> None:
-    """Also the very first time, when there is no row to lock yet."""
-    sessions = [fleet.open_session(connection=fleet.connect()) for _ in range(4)]
-    with ThreadPoolExecutor(4) as pool:
-        taken = list(pool.map(lambda session: provisioning.take_lock(session, "equinix"), sessions))
-    assert sorted(taken, key=str) == [None, None, None, PreviousInvocation()]
-
-
-def test_the_lock_of_an_expired_provisioner_is_free(fleet: Fleet, session: Session) -> None:
-    intended = Intent(intend(session, PROVIDER, None), None)
-    fleet.pass_time(HOUR)
-    before = recorded(fleet)
-    for write in writes(session, intended):
-        with pytest.raises(SessionExpired):
-            write()
-    successor = fleet.open_session()
-    assert provisioning.take_lock(successor, PROVIDER) is not None
-    for write in writes(session, intended):
-        with pytest.raises(SessionExpired):
-            write()
-    assert recorded(fleet) == before
-    provisioning.provide(successor, PROVIDER, intended.machine_id, MACHINE)
-
-
-def test_since_when_nothing_was_created_is_remembered(fleet: Fleet, session: Session) -> None:
-    provisioning.provide(session, PROVIDER, intend(session, PROVIDER, None), MACHINE, created=True)
-    fleet.pass_time(30)
-    provisioning.provide(
-        session, PROVIDER, intend(session, PROVIDER, None), replace(MACHINE, provider_id=ProviderId("taken over"))
-    )
-    past = provisioning.take_lock(session, PROVIDER)
-    assert past is not None
-    assert 30 <= past.idle_seconds < 60
 
 
 def test_penalized_capacity_is_not_used_for_its_time(fleet: Fleet, session: Session) -> None:

@@ -52,16 +52,6 @@ def test_one_of_two_that_saw_the_same_becomes_the_updater(fleet: Fleet) -> None:
     assert not provider_facts.begin(third, PROVIDER, first.session_id)
 
 
-def test_one_of_two_at_the_same_moment_becomes_the_updater(fleet: Fleet, holder: Session) -> None:
-    """The second waits for the first to commit, and then sees the new holder."""
-    fleet.expire(holder)
-    first, second = fleet.open_session(), fleet.open_session(connection=fleet.connect())
-    assert not fleet.behind(
-        lambda: provider_facts.begin(first, PROVIDER, holder.session_id),
-        lambda: provider_facts.begin(second, PROVIDER, holder.session_id),
-    )
-
-
 def test_the_status_of_a_listing_names_its_holder(fleet: Fleet, holder: Session) -> None:
     fleet.provided_machine()
     fleet.provided_machine("equinix")
@@ -79,15 +69,6 @@ def test_the_status_of_a_listing_names_its_holder(fleet: Fleet, holder: Session)
 
 
 # --- the fence ---
-
-
-def test_a_session_that_is_not_the_updater_writes_nothing(fleet: Fleet, holder: Session) -> None:
-    change = a_change(fleet)
-    with pytest.raises(SessionExpired):
-        provider_facts.write(fleet.open_session(), PROVIDER, [change])
-    with pytest.raises(SessionExpired):
-        provider_facts.write(holder, "equinix", [change])
-    assert location(fleet, change.known.machine_id) == "ams"
 
 
 def test_a_replaced_updater_neither_writes_nor_ends_the_listing(fleet: Fleet, holder: Session) -> None:
@@ -115,18 +96,6 @@ def test_a_statement_that_waited_beyond_the_deadline_writes_nothing(fleet: Fleet
     assert location(fleet, change.known.machine_id) == "ams"
 
 
-def test_a_write_that_waited_for_a_takeover_writes_nothing(fleet: Fleet, holder: Session) -> None:
-    """The new Updater reads the facts next; from then on they must not change without it."""
-    change = a_change(fleet)
-    successor = fleet.open_session()
-    with pytest.raises(SessionExpired):
-        fleet.behind(
-            lambda: provider_facts.begin(successor, PROVIDER, holder.session_id),
-            lambda: provider_facts.write(holder, PROVIDER, [change]),
-        )
-    assert location(fleet, change.known.machine_id) == "ams"
-
-
 def test_a_write_renews_the_session_and_may_be_repeated(fleet: Fleet, holder: Session) -> None:
     """All chunks together may take longer than a session's lease."""
     change = a_change(fleet)
@@ -142,14 +111,6 @@ def test_a_listing_counts_from_its_beginning(fleet: Fleet, holder: Session) -> N
     fleet.pass_time(100)
     provider_facts.end(holder, PROVIDER)
     assert fleet.sql("SELECT listed_at = began_at FROM provider_listings") == [[True]]
-
-
-def test_a_listing_does_not_count_from_the_beginning_of_another(fleet: Fleet, holder: Session) -> None:
-    fleet.pass_time(HOUR)
-    successor = fleet.open_session()
-    assert provider_facts.begin(successor, PROVIDER, holder.session_id)
-    provider_facts.end(successor, PROVIDER)
-    assert fleet.sql("SELECT listed_at > clock_timestamp() - interval '10 minutes' FROM provider_listings") == [[True]]
 
 
 @pytest.mark.parametrize("everything", [True, False])

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 import pg8000.native
 import pytest
@@ -107,17 +108,23 @@ def test_a_role_may_run_every_statement_of_its_function(granted: pg8000.native.C
     assert {name: reason for name, reason in found.items() if reason} == {}
 
 
+def likely(table: str, privilege: str, column: str | None, text: str) -> tuple[bool, bool, int]:
+    """Return how likely a statement needs a grant: those that do not are planned, which takes long."""
+    verbs = {"SELECT": "(FROM|JOIN)", "INSERT": "INTO", "UPDATE": "(UPDATE|INTO)", "DELETE": "DELETE FROM"}
+    return re.search(rf"\b{verbs.get(privilege, '')} {table}\b", text) is not None, str(column) in text, -len(text)
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_has_no_superfluous_grant(granted: pg8000.native.Connection, role: str) -> None:
     """An attacker in the function has these grants: without each of them, some statement must be refused."""
-    names = sorted(reachable(ROOTS[role]))
+    texts = [pg8000.native.to_statement(statements()[name])[0] for name in reachable(ROOTS[role])]
     grants = granted.run(GRANTED, user=user(role))
     assert grants
     superfluous = []
     for table, privilege, column in grants:
         columns = f" ({column})" if column else ""
-        for name in (name for name in names if re.search(rf"\b{table}\b", statements()[name])):
-            text, _ = pg8000.native.to_statement(statements()[name])
+        naming = [text for text in texts if re.search(rf"\b{table}\b", text)]
+        for text in sorted(naming, key=partial(likely, table, privilege, column), reverse=True):
             granted.run("BEGIN")
             granted.run(f'REVOKE {privilege}{columns} ON {table} FROM "{user(role)}"')
             needed = refused(granted, role, f"EXPLAIN (GENERIC_PLAN) {text}") is not None
