@@ -1,7 +1,6 @@
 """What the adapter of Amazon EC2 makes of an EC2 that is slow, full, forgetful or unwilling."""
 
 import base64
-import gzip
 import json
 import traceback
 from collections.abc import Callable, Iterator
@@ -14,27 +13,21 @@ from botocore.config import Config
 from botocore.exceptions import HTTPClientError
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.aws import answers as aws_answers
-from shepherd_core.adapters.http.bounded_answer import LONGEST_ANSWER
-from shepherd_core.domain.clock import Deadline, Permission, SystemClock
-from shepherd_core.domain.errors import SecretMissing, SecretUnavailable
+from shepherd_core.domain.clock import Deadline, Permission
 from shepherd_core.domain.errors.provider import (
     CapacityTaken,
-    ListingInvalid,
     MachineNotFound,
-    NotSupported,
     ProviderError,
     ProviderRefused,
     ProviderUnavailable,
 )
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
-from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.ec2.adapter import STOPPING_SECONDS, Ec2Provider
 from shepherd_core.providers.ec2.launches import NO_CAPACITY_RETRY_SECONDS
 from shepherd_core.settings.providers.ec2 import Ec2Settings
 
 from tests.conftest import ManualClock
 from tests.support.providers.ec2_api import FLEET, IMAGE, Ec2Api, ec2_api, refusal, subnets
-from tests.support.providers.provider_contract import _method
 from tests.support.providers.scripted_http import Answer, scripted_server
 
 OUR_LINE = ssh_keys.public_line(ssh_keys.generate())
@@ -111,16 +104,6 @@ def test_a_creation_without_answer_is_found_with_its_host_key(site: Site, replay
     assert {launch["SubnetId"] for launch in site.api.launches} == {site.api.launches[0]["SubnetId"]}
 
 
-def test_an_answer_without_the_tags_is_not_trusted(site: Site, machine: Machine) -> None:
-    """Without tags the machine's key is unknown; EC2 shows them a moment later."""
-    site.api.instance(machine.provider_id).add_tags({"shepherd-host-key": ""})
-    site.api.replays, site.api.shows_new = True, False
-    site.api._hidden = {machine.provider_id}
-    site.api._launched = {token: body.replace(b"shepherd-host-key", b"?") for token, body in site.api._launched.items()}
-    with pytest.raises(ProviderUnavailable, match="does not show it yet"):
-        site.create()
-
-
 @pytest.mark.parametrize(
     ("state", "reason", "token", "words"),
     [
@@ -135,25 +118,6 @@ def test_a_place_with_an_instance_that_ends_is_taken(
     site.api.set_state(machine.provider_id, state, reason)
     with pytest.raises(CapacityTaken, match=words):
         site.create(token)
-
-
-def test_of_two_with_one_token_the_living_one_counts(site: Site, machine: Machine) -> None:
-    tags = {"shepherd_fleet": FLEET, "shepherd_slot": f"{FLEET}/1", "shepherd_machine": str(TOKEN)}
-    other = site.api.launch_by_hand(**tags)
-    site.api.set_state(machine.provider_id, "terminated")
-    assert site.create().provider_id == other
-
-
-@pytest.mark.parametrize(
-    ("error", "kind"), [(SecretUnavailable("later"), ProviderUnavailable), (SecretMissing("no"), ProviderRefused)]
-)
-def test_nothing_is_launched_without_our_key(site: Site, error: Exception, kind: type[ProviderError]) -> None:
-    def fail() -> str:
-        raise error
-
-    with pytest.raises(kind, match="our SSH key"):
-        site.make(fail).create_machine(PLACE, TOKEN, site.deadline)
-    assert site.api.launches == []
 
 
 # Subnets
@@ -215,14 +179,6 @@ def test_the_private_host_key_is_in_no_error(site: Site, code: str, status: int)
     assert not [line for line in [*secret, sent[0][:40]] if line in shown]
 
 
-def test_a_denial_names_principal_and_permission(site: Site) -> None:
-    sentence = "User: f is not authorized to perform: ec2:RunInstances on resource: instance/*"
-    blob = " Encoded authorization failure message: x1y2z3"
-    site.api.refuse("RunInstances", refusal(403, "UnauthorizedOperation", sentence + blob))
-    with pytest.raises(ProviderRefused, match=r"on resource: instance/\*$"):
-        site.create()
-
-
 # Restarts
 
 
@@ -277,17 +233,6 @@ def test_a_reinstall_replaces_the_root_volume_of_a_running_machine(
     assert asked["DeleteReplacedRootVolume"] == "true"
 
 
-def test_bare_metal_is_not_reinstalled(site: Site, machine: Machine) -> None:
-    """EC2 cannot; what the type is, the instance tells where the launch template decides."""
-    assert Capability.REINSTALL not in site.make(machine_type="m5.metal").capabilities
-    provider = site.make(machine_type=None, launch_template="metal")
-    assert Capability.REINSTALL in provider.capabilities
-    site.api.instance(machine.provider_id).instance_type = "m5.metal"
-    with pytest.raises(NotSupported, match=r"m5\.metal"):
-        provider.reinstall(machine.provider_id, site.permission)
-    assert site.api.reinstalled == []
-
-
 # What is not ours, or no more
 
 
@@ -308,57 +253,6 @@ def test_foreign_and_ended_instances_are_not_touched(site: Site, tags: dict[str,
     site.provider.release(other, site.deadline)
     assert site.changes() == set()
     assert (other in {each.provider_id for each in site.provider.list_machines(site.deadline)}) is (words == "ended")
-
-
-def test_a_listing_with_a_foreign_instance_is_refused(site: Site, machine: Machine) -> None:
-    """The filter asked for our instances: an answer with others may also lack some of ours."""
-    site.api.faults.append(
-        lambda _, asked: Answer(200, site.api._forward(asked).body.replace(FLEET.encode() + b"<", b"other<"), {})
-    )
-    with pytest.raises(ListingInvalid, match="without the tag shepherd-fleet"):
-        site.provider.list_machines(site.deadline)
-
-
-def test_a_throttled_read_is_tried_again(site: Site) -> None:
-    """EC2 throttles by account: somebody else may have used up what there was a second ago."""
-    site.api.refuse("DescribeInstances", refusal(503, "RequestLimitExceeded"), times=1)
-    assert len(site.provider.list_machines(site.deadline)) == 3
-    assert site.api.calls["DescribeInstances"] == 2
-
-
-@pytest.mark.parametrize(
-    ("call", "action", "answer", "words"),
-    [
-        ("reboot", "RebootInstances", refusal(503, "RequestLimitExceeded"), "RequestLimitExceeded"),
-        ("power-cycle", "StopInstances", refusal(503, "RequestLimitExceeded"), "RequestLimitExceeded"),
-        ("reinstall", "CreateReplaceRootVolumeTask", refusal(503, "RequestLimitExceeded"), "RequestLimitExceeded"),
-        ("release", "TerminateInstances", refusal(503, "RequestLimitExceeded"), "RequestLimitExceeded"),
-        ("reboot", "RebootInstances", refusal(400, "IncorrectInstanceState"), "IncorrectInstanceState"),
-        # Botocore itself would read it to its end, into a function with 512 MB.
-        (
-            "reboot",
-            "RebootInstances",
-            Answer(200, gzip.compress(b" " * (LONGEST_ANSWER + 1)), {"Content-Encoding": "gzip"}),
-            "HTTPClientError",
-        ),
-    ],
-)
-def test_a_change_is_tried_once(
-    site: Site, machine: Machine, call: str, action: str, answer: Answer, words: str
-) -> None:
-    """The loops know better when to repeat it, and whether the machine is still theirs then."""
-    site.api.refuse(action, answer)
-    with pytest.raises(ProviderUnavailable, match=words) as raised:
-        _method(site.provider, call)(machine.provider_id, site.deadline)
-    assert raised.value.retry_after is None
-    assert site.api.calls[action] == 1
-
-
-def test_without_a_region_the_error_names_the_setting(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
-        monkeypatch.delenv(name)
-    with pytest.raises(ProviderRefused, match="no region is set: set AWS_DEFAULT_REGION"):
-        site.provider.list_machines(Deadline(SystemClock(), 60))
 
 
 def test_an_answer_of_aws_that_trickles_in_is_cut_off() -> None:

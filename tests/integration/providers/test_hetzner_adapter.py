@@ -10,7 +10,7 @@ import pytest
 from shepherd_core.domain.clock import Deadline, Permission
 from shepherd_core.domain.errors import TimeLimitExceeded
 from shepherd_core.domain.errors.provider import MachineNotFound, ProviderError, ProviderRefused, ProviderUnavailable
-from shepherd_core.domain.machine import Availability, Machine, ProviderId
+from shepherd_core.domain.machine import ProviderId
 from shepherd_core.providers.hetzner.adapter import HetznerProvider
 from shepherd_core.settings.providers.hetzner import HetznerSettings
 
@@ -151,35 +151,6 @@ def test_only_numbers_are_asked_for(odd: str, clock: ManualClock, deadline: Dead
     """Robot also takes addresses, and might take other spellings: one server would have two provider ids."""
     with pytest.raises(MachineNotFound, match="is not the number"):
         provider("http://127.0.0.1:9", clock).reboot(ProviderId(odd), Permission(deadline))
-
-
-@pytest.mark.parametrize(
-    ("answer", "error"),
-    [(server(), ""), (server(cancelled=True), "is cancelled"), (server(server_name="db"), "does not begin")],
-)
-def test_only_a_server_of_ours_that_stays_is_taken(
-    answer: Answer, error: str, clock: ManualClock, deadline: Deadline
-) -> None:
-    capacity = Machine(provider_id=A, availability=Availability.POSSIBLY_USED)
-    robot = Robot({LOOK[0]: answer})
-    with scripted_server(robot) as script:
-        one = provider(script.url, clock)
-        if error:
-            with pytest.raises(ProviderRefused, match=f"{error}.* machine {TOKEN}"):
-                one.create_machine(capacity, TOKEN, deadline)
-        else:
-            taken = one.create_machine(capacity, TOKEN, deadline)
-            assert (taken.provider_id, taken.availability) == (A, Availability.KNOWN_USED)
-    assert robot.asked == [LOOK[0]]
-
-
-def test_an_empty_account_is_told_from_a_wrong_url(clock: ManualClock, deadline: Deadline) -> None:
-    answers = [refused(404, "SERVER_NOT_FOUND"), Answer(200, b"[]"), Answer(404, b"<html>")]
-    with scripted_server(Robot({"GET /server": answers})) as script:
-        one = provider(script.url, clock)
-        assert (one.list_machines(deadline), one.list_machines(deadline)) == ([], [])
-        with pytest.raises(ProviderRefused, match="404"):
-            one.list_machines(deadline)
 
 
 @pytest.mark.parametrize(("interval", "seconds"), [(600, 600), (None, 3_600)])

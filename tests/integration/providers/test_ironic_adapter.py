@@ -22,10 +22,9 @@ from shepherd_core.providers.ironic.keystone import ApplicationCredential
 
 from simulator.environment.faults import Drop, FakeAnswer, SetValue
 from simulator.providers.ironic.api import IronicApi
-from simulator.providers.ironic.fake import FakeIronic
 from simulator.providers.kit.hardware import NoHardware
 from tests.conftest import ManualClock
-from tests.support.providers.ironic_api import FLEET, PUBLIC_KEY, ironic_api, ironic_provider, operate
+from tests.support.providers.ironic_api import PUBLIC_KEY, ironic_api, ironic_provider, operate
 from tests.support.providers.provider_contract import INTERRUPTIONS, _method
 from tests.support.providers.scripted_http import Answer, Request, said, scripted_server
 from tests.support.waiting import eventually
@@ -65,12 +64,6 @@ class Nodes:
 @pytest.fixture
 def nodes(api: IronicApi, clock: ManualClock, deadline: Deadline) -> Nodes:
     return Nodes(api, clock, deadline)
-
-
-def test_texts_in_extra_are_labels(nodes: Nodes) -> None:
-    given = [{"op": "add", "path": f"/extra/{key}", "value": value} for key, value in (("role", "db"), ("cores", 4))]
-    assert operate(nodes.api, "PATCH", nodes.ids[0], given).ok
-    assert nodes.create().labels == {"role": "db"}
 
 
 def test_a_machine_is_the_instance_and_admits_our_key(nodes: Nodes) -> None:
@@ -145,18 +138,6 @@ def test_a_locked_node_is_called_again_soon(nodes: Nodes) -> None:
         nodes.provider.power_cycle(created.provider_id, limit)
     assert raised.value.retry_after == LOCKED_SECONDS
     assert not limit.interrupted
-
-
-def test_a_driver_without_soft_reboot_gets_a_reset(nodes: Nodes) -> None:
-    if not isinstance(nodes.api, FakeIronic):
-        pytest.skip("all fake drivers can")
-    created = nodes.create()
-    nodes.api.without_soft.update(nodes.ids)
-    limit = Permission(Deadline(SystemClock(), 30))
-    nodes.provider.reboot(created.provider_id, limit)
-    assert limit.interrupted
-    eventually(nodes.api.settled)
-    assert ("reboot", created.provider_id) in nodes.api.machines.hardware.calls
 
 
 def test_a_reservation_without_deployment_can_be_deployed_or_released(nodes: Nodes) -> None:
@@ -292,12 +273,3 @@ def test_an_application_credential_becomes_a_token(
             style.login("https://ironic", deadline)
     assert re.match(says, f"{type(raised.value).__name__}: {raised.value}")
     assert "wrong" not in str(raised.value)
-
-
-def test_a_machine_of_another_fleet_is_unknown(nodes: Nodes, clock: ManualClock) -> None:
-    created = nodes.create()
-    mine = nodes.provider._settings
-    other = ironic_provider(nodes.api, clock, fleet=f"{FLEET}-2", machine_type=mine.machine_type)
-    assert other.list_machines(nodes.deadline) == []
-    with pytest.raises(MachineNotFound):
-        other.reboot(created.provider_id, Permission(nodes.deadline))

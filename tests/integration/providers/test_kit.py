@@ -9,8 +9,6 @@ from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors.provider import (
     CapacityTaken,
     ListingInvalid,
-    MachineNotFound,
-    ProviderForbidden,
     ProviderRefused,
     ProviderUnavailable,
     ProviderUnusable,
@@ -20,7 +18,7 @@ from shepherd_core.providers.kit.auth import Bearer, ClientCredentials
 from shepherd_core.providers.kit.context import ProviderContext
 from shepherd_core.providers.kit.creation import create_once
 from shepherd_core.providers.kit.dialect import said
-from shepherd_core.providers.kit.http import HttpApi, segment
+from shepherd_core.providers.kit.http import HttpApi
 from shepherd_core.providers.kit.paging import NextLinks, Offsets, PageNumbers, Paging, listed
 
 from simulator.environment.faults import EmptyPage, FakeAnswer, RepeatPage, Rule, SetValue, Shrink
@@ -223,17 +221,6 @@ def test_an_errors_message_is_found_where_apis_put_it(body: object, expected: st
     assert said(body) == expected
 
 
-@pytest.mark.parametrize("status", [401, 403])
-def test_a_request_is_forbidden_only_to_known_logins(
-    status: int, things: Things, api: HttpApi, deadline: Deadline
-) -> None:
-    """Another machine or capacity may be allowed then; with a login that is refused, nothing is."""
-    things.faults.add(FakeAnswer(path="/things", times=0, status=status))
-    with pytest.raises(ProviderUnusable) as raised:
-        api.get("/things", deadline)
-    assert isinstance(raised.value, ProviderForbidden) is (status == 403)
-
-
 OURS = Machine(provider_id=ProviderId("ours"), availability=Availability.KNOWN_USED)
 
 
@@ -268,10 +255,3 @@ def test_a_machine_is_created_once(refuses_second: bool, finds: list[Any], creat
         with pytest.raises(expected):
             call()
     assert (finds, created) == ([], []), "no request more than that"
-
-
-def test_an_id_is_one_segment_of_a_path() -> None:
-    assert segment("a b/c?d\N{SNOWMAN}") == "a%20b%2Fc%3Fd%E2%98%83"
-    for text in ("", ".", ".."):
-        with pytest.raises(MachineNotFound):
-            segment(text)

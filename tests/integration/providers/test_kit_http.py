@@ -3,7 +3,6 @@
 import gzip
 import re
 import threading
-from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -79,16 +78,6 @@ def test_a_passing_failure_repeats_reads_and_no_change(
     with pytest.raises(ProviderUnavailable, match="POST /things"):
         api.post("/things", {}, deadline)
     assert len(script.requests) == 2 + TRIES + 1
-
-
-@pytest.mark.parametrize("status", [301, 307, 400, 401, 403, 404, 405, 409, 422])
-def test_a_refusal_is_final(status: int, script: Script, api: HttpApi, deadline: Deadline) -> None:
-    script.answer = in_turn(said(status, error="no"))
-    with pytest.raises(ProviderRefused, match=rf"GET /things: {status}: no"):
-        api.get("/things", deadline)
-    with pytest.raises(ProviderRefused, match=rf"POST /things: {status}: no"):
-        api.post("/things", {}, deadline)
-    assert [request.method for request in script.requests] == ["GET", "POST"]
 
 
 def test_what_a_status_means_is_up_to_the_caller(script: Script, api: HttpApi, deadline: Deadline) -> None:
@@ -262,13 +251,6 @@ def test_a_credential_that_cannot_be_sent_is_not_quoted(
     assert "the-" not in whole_text(caught.value)
 
 
-def test_a_password_is_in_no_error_in_any_form(script: Script, clock: ManualClock, deadline: Deadline) -> None:
-    encoded = b64encode(b"user:pass word").decode()
-    script.answer = in_turn(said(400, errors=["user:pass word", "pass word", encoded]))
-    with pytest.raises(ProviderRefused, match=r"400: \*\*\*; \*\*\*; \*\*\*$"):
-        HttpApi(script.url, Basic(lambda: "user:pass word"), clock, 1).get("/things", deadline)
-
-
 def test_a_refused_credential_is_not_sent_during_the_lockout(
     script: Script, clock: ManualClock, deadline: Deadline
 ) -> None:
@@ -328,13 +310,6 @@ def test_a_refused_connection_is_retryable(clock: ManualClock, deadline: Deadlin
     with pytest.raises(ProviderUnavailable, match=r"GET /things: no complete answer: ConnectionRefusedError"):
         ask_while_handling(ProviderRefused("something else"))
     assert len(clock.slept) == TRIES - 1
-
-
-@pytest.mark.parametrize("url", ["", "ftp://127.0.0.1", "http://", "api.example.com/v1"])
-def test_an_invalid_url_is_not_tried_again(url: str, clock: ManualClock, deadline: Deadline) -> None:
-    with pytest.raises(ProviderRefused, match="URL"):
-        HttpApi(url, Header("X-Auth-Token", lambda: KEY), clock, 1).get("/things", deadline)
-    assert clock.slept == []
 
 
 def test_the_library_sends_nothing_on_its_own(

@@ -5,16 +5,15 @@ from contextlib import nullcontext as does_not_raise
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
-from shepherd_core.domain.clock import Deadline, Permission, SystemClock
+from shepherd_core.domain.clock import Deadline, Permission
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.provider import NotSupported, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import ProviderStatus
 from shepherd_core.domain.provider import Capability
 
-from simulator.environment.faults import Delay, Drop, FakeAnswer
+from simulator.environment.faults import Drop, FakeAnswer
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.redfish.bmcs import RedfishRack
 from tests.conftest import ManualClock
@@ -191,14 +190,6 @@ def test_a_machine_that_goes_off_late_may_be_off(site: Site, action: str, *, ans
         site.act(action, reinstall="pxe")
 
 
-def test_a_bmc_without_a_reset_is_not_supported(site: Site) -> None:
-    """Recovery then goes on with the next step at once, as for any provider that cannot."""
-    shown = {**site.shown_system(), "Actions": {}}
-    site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, times=0, status=200, body=shown))
-    with pytest.raises(NotSupported, match="cannot reset"):
-        site.act("reboot")
-
-
 # What it boots from
 
 
@@ -254,17 +245,6 @@ def test_a_reinstallation_boots_once_from_the_source(site: Site, media: bool, se
     assert site.inserted == media
     site.act("reboot", reinstall=source)
     assert site.done == ["power_off", "reinstall", "power_off", "power_on"]
-    assert not site.inserted
-
-
-@pytest.mark.parametrize("media", [False, True])
-def test_the_emulator_itself_takes_all_that_is_sent(site: Site, media: bool) -> None:
-    """It has no override for one boot, shows each as lasting, and clears none without a target."""
-    site.bmc.plain = True
-    site.rack.entries[0]["System"] = site.bmc.system
-    for action in ("power_cycle", "reinstall", "reboot"):
-        site.act(action, reinstall=site.source(media=media))
-    assert site.done == ["power_off", "power_on", "power_off", "reinstall", "power_off", "power_on"]
     assert not site.inserted
 
 
@@ -380,28 +360,3 @@ def test_an_error_says_that_the_machine_stayed_off(site: Site) -> None:
     with pytest.raises(ProviderRefused, match="the machine is off"):
         site.act("reinstall", reinstall="pxe")
     assert site.rack.power(NAME) == "Off"
-
-
-@pytest.mark.parametrize("fault", [FakeAnswer(times=0, status=403), Drop(times=0), Delay(times=0, seconds=3600)])
-def test_a_silent_bmc_leaves_its_machine_in_the_listing(
-    site: Site, deadline: Deadline, fault: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A machine whose BMC hangs is not gone, nor off; it can be taken, and the others are as if nothing were."""
-    site.bmc.faults.add(fault)
-    adapter = site.provider(seconds=2 if isinstance(fault, Delay) else 30)
-    listing = adapter.list_machines(deadline)
-    assert [(machine.provider_id, machine.status) for machine in listing] == [
-        (NAME, ProviderStatus.UNKNOWN),
-        ("rack-002", ProviderStatus.RUNNING),
-    ]
-    assert [machine.hardware for machine in listing] == [entry["Bmc"] for entry in site.rack.entries]
-    assert NAME in capsys.readouterr().out  # why it is unknown
-    assert adapter.create_machine(listing[0], uuid4(), deadline).provider_id == NAME
-
-
-def test_a_listing_takes_no_more_than_half_of_the_time(site: Site) -> None:
-    site.rack.faults.add(Delay(times=0, seconds=3600))
-    short = Deadline(SystemClock(), 3)
-    listing = site.provider().list_machines(short)
-    assert [machine.status for machine in listing] == [ProviderStatus.UNKNOWN] * 2
-    short.check()

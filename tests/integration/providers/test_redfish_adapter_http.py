@@ -13,14 +13,14 @@ from urllib.parse import urlsplit
 
 import pytest
 from shepherd_core.domain.clock import Deadline, Permission, SystemClock
-from shepherd_core.domain.errors import NoLongerDue, SecretMissing, SecretUnavailable, SourceMissing, TimeLimitExceeded
-from shepherd_core.domain.errors.provider import ProviderError, ProviderRefused, ProviderUnavailable
+from shepherd_core.domain.errors import NoLongerDue, SourceMissing, TimeLimitExceeded
+from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import ProviderStatus
 from shepherd_core.providers.redfish.adapter import RedfishProvider
 from shepherd_core.providers.redfish.login import LOCKOUT_SECONDS
 from shepherd_core.settings.providers.redfish import RedfishSettings
 
-from simulator.environment.faults import Cut, Delay, Drop, FakeAnswer, Scramble
+from simulator.environment.faults import Delay, Drop, FakeAnswer
 from simulator.environment.tcp_proxy import TcpProxy
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.redfish.bmcs import RedfishRack
@@ -51,79 +51,6 @@ def test_a_read_is_tried_again(site: Site) -> None:
     assert site.provider().get_machine(NAME, site.deadline).status is ProviderStatus.RUNNING
     assert len(site.bmc.calls) == 3
     assert site.clock.slept == [0.5, 1.0]
-
-
-@pytest.mark.parametrize("action", ["reboot", "power_cycle", "reinstall"])
-def test_a_value_of_another_type_is_an_error_of_the_interface(site: Site, action: str) -> None:
-    """Wherever it stands: a TypeError of sushy would end the loop for all machines."""
-    seen: set[str] = set()
-    for seed in range(24):
-        site.bmc.faults.add(Scramble(method="GET", times=0, seed=seed))
-        try:
-            site.act(action, Permission(Deadline(site.clock, 60)), reinstall="pxe")
-            seen.add("")
-        except (ProviderError, TimeLimitExceeded) as error:
-            seen.add(type(error).__name__)
-        site.bmc.faults.clear()
-        site.rack.wait_until_idle()
-    assert {"", "ProviderUnavailable", "ProviderRefused"} <= seen
-
-
-@pytest.mark.parametrize(
-    ("fault", "tries"),
-    [
-        (Drop(times=0), 3),
-        (Cut(times=0), 3),
-        (FakeAnswer(times=0, status=429), 3),
-        (Delay(times=0, seconds=3600), 1),  # what was too slow once is not asked again, so that time is left for others
-    ],
-)
-def test_a_read_is_given_up_after_three_tries(site: Site, fault: Any, tries: int) -> None:
-    site.bmc.faults.add(fault)
-    with pytest.raises(ProviderUnavailable, match=f"the BMC https://127.0.0.1:.*: GET {site.bmc.system}: "):
-        site.provider(seconds=2 if tries == 1 else 30).get_machine(NAME, site.deadline)
-    assert len(site.bmc.calls) == tries
-    site.deadline.check()
-
-
-@pytest.mark.parametrize(
-    "fault", [Drop(method="POST"), Drop(method="POST", when="after"), FakeAnswer(method="POST", status=503)]
-)
-def test_an_effect_is_tried_once(site: Site, fault: Any) -> None:
-    """Sent twice, a restart falls into the boot that the first one began."""
-    site.bmc.faults.add(fault)
-    with pytest.raises(ProviderUnavailable):
-        site.provider().reboot(NAME, site.permission)
-    assert [call.split()[0] for call in site.bmc.calls] == ["GET", "GET", "PATCH", "POST"]
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"Id": "1", "Boot": [], "Actions": {}},
-        {"Id": "1", "Actions": "none"},
-        {"Id": "1", "Actions": {"#ComputerSystem.Reset": {"target": 5}}},
-        {"Id": "1", "Actions": {"#ComputerSystem.Reset": []}},
-        {"Id": "1", "PowerState": "On", "Actions": {"#ComputerSystem.Reset": {"target": "https://["}}},
-        {"Id": "1", "PowerState": {}, "Actions": {"#ComputerSystem.Reset": {"target": None}}},
-        {"Boot": None},
-        {},
-    ],
-)
-def test_an_invalid_answer_of_a_bmc_becomes_our_error(site: Site, body: object) -> None:
-    """An error of a library would end the work on all machines."""
-    site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, times=0, status=200, body=body))
-    with pytest.raises((ProviderUnavailable, ProviderRefused)):
-        site.provider().reboot(NAME, site.permission)
-    assert site.bmc.resets == []
-
-
-def test_a_power_change_that_never_happens_raises_no_error(site: Site) -> None:
-    """A restart returns when it is accepted; the Recoverer notices if the machine stays unhealthy."""
-    site.bmc.faults.add(FakeAnswer(method="POST", path=RESET, status=204))
-    site.provider().reboot(NAME, site.permission)
-    site.rack.wait_until_idle()
-    assert site.rack.starts(NAME) == 0
 
 
 def test_a_url_that_the_bmc_names_leads_to_this_bmc(site: Site) -> None:
@@ -314,27 +241,6 @@ def test_a_secret_that_is_no_credential_is_not_sent(site: Site, stored: str) -> 
     assert site.bmc.calls == []
 
 
-def test_a_password_may_hold_anything_that_can_be_typed(site: Site) -> None:
-    """Colons, blanks and umlauts too; the end of the line, which editors add, is none of it."""
-    site.bmc.password = 'a:b "c" \N{LATIN SMALL LETTER U WITH DIAERESIS}'
-    for auth in ("basic", "session"):
-        secrets = Secrets({SECRET: f"{site.bmc.user}:{site.bmc.password}\n"})
-        site.provider(secrets=secrets, auth=auth).get_machine(NAME, site.deadline)
-    assert site.bmc.bad_logins == 0
-
-
-@pytest.mark.parametrize(
-    ("failure", "error"), [(SecretMissing("no"), ProviderRefused), (SecretUnavailable("later"), ProviderUnavailable)]
-)
-def test_a_missing_secret_and_an_unavailable_store_differ(site: Site, failure: Exception, error: Any) -> None:
-    class Down(Secrets):
-        def read(self, name: str) -> str:
-            raise failure
-
-    with pytest.raises(error, match=f"the credential of a BMC: {failure}"):
-        site.provider(secrets=Down({})).get_machine(NAME, site.deadline)
-
-
 # Sessions
 
 
@@ -345,22 +251,6 @@ def test_a_session_is_closed_after_use(site: Site) -> None:
         assert adapter.get_machine(NAME, site.deadline).status is ProviderStatus.RUNNING
     assert site.bmc.sessions == {}
     assert [call.split()[0] for call in site.bmc.calls[:4]] == ["GET", "POST", "GET", "DELETE"]
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        FakeAnswer(method="GET", path="/**/Systems/**", times=0, status=200, body="<html>"),
-        FakeAnswer(method="POST", path=RESET, status=403),
-        Drop(method="POST", path=RESET, when="after"),
-    ],
-)
-def test_a_session_is_closed_after_an_error_too(site: Site, fault: Any) -> None:
-    site.bmc.faults.add(fault)
-    with pytest.raises((ProviderRefused, ProviderUnavailable)):
-        site.provider(auth="session").reboot(NAME, site.permission)
-    assert any("Sessions" in call for call in site.bmc.calls)
-    assert site.bmc.sessions == {}
 
 
 def test_time_is_kept_for_closing_a_session(site: Site) -> None:
@@ -390,13 +280,6 @@ def test_a_session_that_ended_early_is_begun_again(site: Site) -> None:
     adapter.reboot(NAME, site.permission)
     assert site.bmc.resets == ["ForceRestart"]
     adapter.reboot(NAME, site.permission)
-
-
-def test_a_bmc_without_a_free_session_is_tried_later(site: Site) -> None:
-    site.bmc.sessions = {str(number): f"/{number}" for number in range(SESSION_SLOTS)}
-    with pytest.raises(ProviderUnavailable, match="too many sessions are open"):
-        site.provider(auth="session").reboot(NAME, site.permission)
-    assert site.bmc.resets == []
 
 
 # Who it is
@@ -449,11 +332,3 @@ def test_authorities_that_are_none_are_said_to_be_none(site: Site, document: Any
     adapter._read_ca = read
     with pytest.raises(ProviderRefused, match=f"the CAs of the BMCs{words}"):
         adapter.reboot(NAME, site.permission)
-
-
-def test_a_bmc_with_several_systems_needs_the_system_named(site: Site) -> None:
-    del site.rack.entries[0]["System"]
-    members = [{"@odata.id": site.bmc.system}, {"@odata.id": f"{site.bmc.system}-2"}]
-    site.bmc.faults.add(FakeAnswer(path="/redfish/v1/Systems", times=0, status=200, body={"Members": members}))
-    with pytest.raises(ProviderRefused, match="2 systems; the entry in the list must name its System"):
-        site.provider().reboot(NAME, site.permission)
