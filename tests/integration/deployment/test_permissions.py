@@ -299,6 +299,32 @@ CASES = [
 ]
 
 
+@cache
+def whole(deployment: frozenset[tuple[str, str]]) -> Stack:
+    return Stack(transformed(), {**dict(deployment), **VPC, "KmsKeyArn": KEY})
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.function)
+def test_a_role_may_do_exactly_what_the_table_says(case: Case) -> None:
+    allowed: set[tuple[str, str]] = set()
+    for statement in whole(frozenset(case.deployment.items())).statements(logical_id(case.function)):
+        assert statement["Effect"] == "Allow"
+        actions, resources = (
+            {each} if isinstance(each, str) else set(each) for each in (statement["Action"], statement["Resource"])
+        )
+        if statement["Sid"] in BY_THE_PLATFORM:
+            assert actions == BY_THE_PLATFORM[statement["Sid"]]
+        else:
+            allowed |= {
+                (action, resource)
+                for action in actions
+                for resource in resources
+                if not UNNAMED.match(resource) and resource.split(":")[2:3] in ([], ["*"], [action.partition(":")[0]])
+            }
+    known = case.asks | case.may_ask | case.login
+    assert allowed == {(action, EVERYWHERE.get(resource, resource)) for action, resource in known}
+
+
 @pytest.fixture
 def asked(aws: None) -> set[tuple[str, str]]:
     found: set[tuple[str, str]] = set()
@@ -526,32 +552,6 @@ def test_a_function_asks_for_what_the_table_says(
     if case.function == "recoverer":
         take_all_steps(provider_id)
     assert asked == case.asks | reads(SETTINGS) | (set() if case.update else case.login)
-
-
-@cache
-def whole(deployment: frozenset[tuple[str, str]]) -> Stack:
-    return Stack(transformed(), {**dict(deployment), **VPC, "KmsKeyArn": KEY})
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.function)
-def test_a_role_may_do_exactly_what_the_table_says(case: Case) -> None:
-    allowed: set[tuple[str, str]] = set()
-    for statement in whole(frozenset(case.deployment.items())).statements(logical_id(case.function)):
-        assert statement["Effect"] == "Allow"
-        actions, resources = (
-            {each} if isinstance(each, str) else set(each) for each in (statement["Action"], statement["Resource"])
-        )
-        if statement["Sid"] in BY_THE_PLATFORM:
-            assert actions == BY_THE_PLATFORM[statement["Sid"]]
-        else:
-            allowed |= {
-                (action, resource)
-                for action in actions
-                for resource in resources
-                if not UNNAMED.match(resource) and resource.split(":")[2:3] in ([], ["*"], [action.partition(":")[0]])
-            }
-    known = case.asks | case.may_ask | case.login
-    assert allowed == {(action, EVERYWHERE.get(resource, resource)) for action, resource in known}
 
 
 def _calls(tree: ast.AST) -> Iterator[str]:
