@@ -172,7 +172,7 @@ def parameters(driver: pg8000.native.Connection) -> dict[str, Any]:
     return {
         **dict.fromkeys((
             "failed_steps", "created", "rebooted", "released", "loses_agent", "replace", "respect_pauses",
-            "despite_heartbeat"
+            "despite_heartbeat", "scans"
         ), True),
         **dict.fromkeys((
             "waiting", "signed_at", "time", "hardware_threads", "memory_bytes", "disks", "disk_bytes",

@@ -56,7 +56,7 @@ POOLED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeLimits:
-    """How long a connection to the BMDB waits, in seconds."""
+    """How long a connection to the BMDB waits, in seconds, and which plans it makes."""
 
     connect: float = 5
     """For the connection: in a region, a database that has not answered by then is not there."""
@@ -64,6 +64,8 @@ class TimeLimits:
     """For one statement; a claim in a fleet of 100,000 machines takes less than one. 0: no limit."""
     lock: float = 0
     """For one lock, behind which others queue meanwhile. 0: as long as the statement."""
+    scans: bool = True
+    """A plan may read a whole table that has an index, as one does that was made while the table was empty."""
 
 
 class _NamedStatements(pg8000.native.Connection):  # type: ignore[misc]  # it has no types
@@ -147,7 +149,7 @@ def _set(driver: Driver, limits: TimeLimits) -> None:
     # If a client is cut off inside a transaction, the server would keep its locks for hours. After the time for idle
     # transactions the client has stopped waiting, too.
     seconds = {":statement": limits.statement, ":lock": limits.lock, ":idle": limits.statement + limits.connect}
-    text = statements()["set_up_connection"]
+    text = statements()["set_up_connection"].replace(":scans", literal(limits.scans))
     for name, value in seconds.items():
         text = text.replace(name, literal(f"{int(value * 1000)}ms"))
     (told,) = driver.run(text)

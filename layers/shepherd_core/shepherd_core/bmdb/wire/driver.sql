@@ -17,5 +17,6 @@ SELECT
     set_config('DateStyle', 'ISO', false),
     -- Our statements read few rows for any parameters, so a new plan for each execution gains nothing.
     set_config('plan_cache_mode', 'force_generic_plan', false),
+    set_config('enable_seqscan', :scans::text, false),
     -- A server compiles plans for statements that run for many seconds; ours do not.
     set_config('jit', 'off', false);
