@@ -72,7 +72,7 @@ ORDER BY 1, 2, 3;
 
 -- name: locations
 -- The names of the locations where machines are, for who mistyped one.
-SELECT DISTINCT provider_location FROM machine_provided WHERE provider_location <> '' ORDER BY 1;
+SELECT DISTINCT provider_location FROM machine_provided WHERE provider_location <> '';
 
 -- name: fleet_notices
 -- What holds machines back, and since when: small budgets of recovery, places that wait for the limit, pauses
