@@ -153,16 +153,6 @@ def test_an_adopted_machine_is_one_of_ours(fleet: Fleet, operator: Operator, clo
     assert operator.provision(drift_limit=0, max_machines=1)[Metric.DRIFTED] == 0
 
 
-def test_a_machine_that_was_begun_keeps_its_id(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
-    """Its token is that id; a second one would leave the creation open, and have it repeated."""
-    begun = fleet.bare_machine()
-    fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'cloud')", id=begun)
-    made = cloud.add(begun)
-    assert operator.adopt(made, most=1)[0].machine_id == begun  # it counts already
-    assert provided(fleet) == {made: begun}
-    assert intents(fleet) == []
-
-
 def test_only_the_class_that_was_named_is_adopted(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
     strange = cloud.add(fleet.bare_machine())
     (refused,) = operator.adopt(strange)
@@ -400,20 +390,6 @@ def test_a_released_machine_counts_until_the_provider_drops_it(fleet: Fleet, lis
     assert (counts[Metric.ASSIMILATED], counts[Metric.DRIFTED]) == (0, 1)
     assert results(lister.adopt(name)) == [ActionResult.REFUSED]
     assert results(lister.adopt(name, kind=DriftKind.DISPUTED)) == [ActionResult.DONE]
-
-
-def test_a_release_without_effect_is_stranded_and_can_be_repeated(
-    fleet: Fleet, lister: Operator, listed: Listed
-) -> None:
-    machine_id = old(fleet, fleet.provided_machine(), "static")
-    listed.put(known_as(fleet, machine_id))
-    lister.release(machine_id)
-    assert lister.repair.compare(Deadline(lister.clock, 60)).drift == {}
-    fleet.pass_time(YOUNG_SECONDS + 1)
-    (difference,) = lister.repair.compare(Deadline(lister.clock, 60)).drift.values()
-    assert difference.kind is DriftKind.STRANDED
-    listed.release = lambda provider_id, deadline: listed.machines.clear()  # type: ignore[method-assign]  # as above
-    assert results(lister.release(machine_id)) == [ActionResult.DONE]
 
 
 def test_operators_decide_about_a_release_of_unknown_outcome(

@@ -4,7 +4,6 @@ import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -281,18 +280,6 @@ def test_capacity_that_fails_is_left_alone_for_a_while(fleet: Fleet, cloud: Clou
     assert capacity in {machine.reservation_id for machine in cloud.machines.values()}
 
 
-@pytest.mark.parametrize(("times", "made"), [(0, 0), (1, 2)], ids=["all capacity", "this capacity"])
-def test_a_fault_of_ours_keeps_an_earlier_intent(fleet: Fleet, edge: Edge, run: Run, times: int, made: int) -> None:
-    edge.before["create_machine"] = failing(Killed())
-    with pytest.raises(Killed):
-        run(edge)
-    begun = intents(fleet)
-    edge.before["create_machine"] = failing(FORBIDDEN, times)
-    with nullcontext() if made else pytest.raises(ProviderUnusable):
-        assert run(edge)[Metric.CREATED] == made
-    assert (intents(fleet), len(penalties(fleet))) == (begun, int(made > 0))
-
-
 @pytest.mark.parametrize("max_machines", [0, 1, 2])
 def test_a_permission_that_we_lack_penalizes_no_capacity(fleet: Fleet, edge: Edge, run: Run, max_machines: int) -> None:
     """A key that may only read is refused for all capacity; that is solved at the key, and then all goes on at once."""
@@ -354,17 +341,6 @@ def test_a_discrepancy_in_bulk_changes_nothing_and_is_raised(
     assert [text.split()[0] for text in caught.value.drift] == sorted(strangers)
     logged = log_lines(capsys)
     assert [line["drift"] for line in logged if line["level"] == "ERROR"] == list(caught.value.drift)
-
-
-def test_assimilation_takes_unknown_machines_in(fleet: Fleet, cloud: Cloud, edge: Edge, run: Run) -> None:
-    """How a fleet that exists already comes under Shepherd's care: each becomes a machine that needs its agent."""
-    by_hand = cloud.add()
-    assert run(edge, chunk=1)[Metric.DRIFTED] == 1
-    counts = run(edge, assimilate=True)
-    assert (counts[Metric.ASSIMILATED], counts[Metric.CREATED], counts[Metric.DRIFTED]) == (1, 2, 0)
-    assert by_hand in provided(fleet)
-    assert len(claimed(fleet.open_session(), Process.AGENT_START, provider="cloud")) == 4
-    assert run(edge, assimilate=True)[Metric.ASSIMILATED] == 0
 
 
 @pytest.mark.parametrize(

@@ -201,15 +201,3 @@ def test_a_machine_is_awaited_beside_unreached_ones_for_an_hour(
         _state(env.fleet, env.fleet.provided_machine(), each)
     found = budget.read_fleet(env.fleet.open_session(), PROVIDER)
     assert sum(each.unreached for each in found) == unreached
-
-
-def test_the_ssh_brake_holds_after_the_step_of_one(env: RecoveryEnvironment) -> None:
-    """It is given time to come back, and is not reached any better than before."""
-    env.add_reporting(20)
-    for _ in range(3):
-        _state(env.fleet, env.fleet.provided_machine(), "did not come back")
-    env.wait(40)
-    assert (env.provider.reboots.total(), env.limited()) == (1, {WHOLE_PROVIDER: (1, Brake.SSH)})
-    env.fleet.sql("UPDATE work_backoff SET last_interval_seconds = 60, fault = 'unreached'")
-    env.wait(40)
-    assert env.provider.reboots.total() == 2
