@@ -32,7 +32,7 @@ def destroy(file: FileArgument = Path("shepherd.toml"), *, dry_run: DryRun = Fal
         found.stack.require_ours(answers.stack)
         note(f"goes: the stack {answers.stack} ({found.stack.status}) with all resources:")
         for kind, names in stack.resources(answers.stack).items():
-            note(f"- {counted(len(names), kind)}: {', '.join(names)}")
+            note(f"- {len(names)} {kind}: {', '.join(names)}")
     note(f"stays: the database at {answers.parameters['BmdbHost']} with its users, and the machines with their agents")
     if found.bucket is not None:
         note(f"stays: the bucket {answers.bucket} with {counted(len(found.objects), 'object')}, and {file}")
