@@ -5,27 +5,16 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.machines import pauses
-from shepherd_core.bmdb.work import work
-from shepherd_core.bmdb.work.work import Failure
 from shepherd_core.domain.errors.machine import SshTimedOut
-from shepherd_core.domain.machine import Process
 
-from tests.support.bmdb.fleet import Fleet, claimed
+from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.work_ends import failed
 from tests.support.command_line import CommandLine
 
 
 @pytest.fixture
 def machines(fleet: Fleet) -> dict[UUID, str]:
-    failed = fleet.provided_machine("equinix")
-    session = fleet.open_session()
-    work.fail(
-        session,
-        {
-            held: Failure(SshTimedOut("no answer"), 600)
-            for held in claimed(session, Process.AGENT_START, provider="equinix")
-        },
-    )
-    session.close()
+    failing = failed(fleet, SshTimedOut("no answer"), provider="equinix")
     quarantined = fleet.locate(fleet.provided_machine(), "fra")
     fleet.quarantine(quarantined, "still unhealthy after reboot 3 times")
     fleet.sql("UPDATE machine_quarantine SET quarantined_at = now() - interval '3 days'")
@@ -34,7 +23,7 @@ def machines(fleet: Fleet) -> dict[UUID, str]:
         fleet.locate(fleet.unhealthy_machine(), "ams"),
     )
     pauses.pause(fleet.connection, owner="alice", reason="?", machine_id=running)
-    return {failed: "failed", quarantined: "quarantined", running: "running", unhealthy: "unhealthy"}
+    return {failing: "failed", quarantined: "quarantined", running: "running", unhealthy: "unhealthy"}
 
 
 def _listed(fleet: Fleet, machines: dict[UUID, str], *arguments: str) -> list[str]:

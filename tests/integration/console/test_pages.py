@@ -10,8 +10,6 @@ from uuid import UUID
 import pytest
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import overview, pauses
-from shepherd_core.bmdb.session import Session
-from shepherd_core.bmdb.work.ticks import TickEnd, TickHead
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors.provider import ProviderUnavailable
 from shepherd_core.domain.states import State
@@ -19,8 +17,9 @@ from shepherd_core.domain.states import State
 from shepherdctl.console.pages import fleet as fleet_page
 from shepherdctl.console.pages import machines as machines_page
 from shepherdctl.descriptions.cures import CURES
-from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
+from tests.support.bmdb.fleet import HOUR, Fleet
 from tests.support.bmdb.listings import name_of
+from tests.support.bmdb.work_ends import ticked
 from tests.support.command_line import CommandLine
 from tests.support.console import Visitor, plant_hostile_text, said
 
@@ -114,12 +113,8 @@ def test_the_fleet_page_has_what_holds_machines_back(visitor: Visitor, fleet: Fl
         id=mixed[State.STARTING],
     )
     pauses.pause(fleet.connection, owner="bob", reason="maintenance", provider="static")
-    for loop, end in (
-        ("initializer", TickEnd({"finished": 2, "failed": 1})),
-        ("recoverer", TickEnd({"claimed": 1}, ProviderUnavailable("it rains"))),
-    ):
-        session = Session.open(fleet.connection, SystemClock(), TickHead(loop, PROVIDER, "5e", "c0de"), "1", 60)
-        session.close(end=end)
+    ticked(fleet, "initializer", finished=2, failed=1)
+    ticked(fleet, "recoverer", ProviderUnavailable("it rains"), claimed=1)
     text = visitor.text("/")
     for expected in (
         "2 finished, 1 failed",

@@ -7,13 +7,16 @@ from uuid import UUID
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
+from shepherd_core.bmdb.work.ticks import TickEnd, TickHead
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
+from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors import NoLongerDue, ShepherdError
+from shepherd_core.domain.errors.machine import SshRefused
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.remediation import REBOOT, Step, StepKind, Timeouts
 
 from tests.support import defaults
-from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed
 
 KEY = bytes(range(32))
 
@@ -48,6 +51,29 @@ def finish_recovery(
 
 def _fail(session: Session, held: Sequence[work.Work]) -> set[UUID]:
     return work.fail(session, {each: Failure(ShepherdError("no luck"), 60) for each in held})
+
+
+def failed(
+    fleet: Fleet,
+    error: Exception | None = None,
+    interval: int = 600,
+    process: Process = Process.AGENT_START,
+    provider: str = PROVIDER,
+) -> UUID:
+    """Return a machine on which the work of *process* has just failed."""
+    recovers = process is Process.RECOVERY
+    machine_id = fleet.unhealthy_machine() if recovers else fleet.provided_machine(provider)
+    session = fleet.open_session()
+    failure = Failure(error or SshRefused("nothing listens"), interval)
+    work.fail(session, dict.fromkeys(claimed(session, process, provider=provider), failure))
+    session.close()
+    return machine_id
+
+
+def ticked(fleet: Fleet, loop: str, error: ShepherdError | None = None, **counts: float) -> None:
+    """Let a loop begin and end a tick now."""
+    head = TickHead(loop, PROVIDER, "5e771465", "c0de")
+    Session.open(fleet.connection, SystemClock(), head, "1", 60).close(end=TickEnd(counts, error))
 
 
 def _leave_alone(session: Session, held: Sequence[work.Work]) -> set[UUID]:

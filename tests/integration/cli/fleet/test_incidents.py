@@ -14,30 +14,26 @@ from rich.text import Text
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
-from shepherd_core.bmdb.work.ticks import TickEnd, TickHead
+from shepherd_core.bmdb.work.ticks import TickHead
 from shepherd_core.domain.clock import SystemClock
-from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.machine import AgentExited
 from shepherd_core.domain.errors.provider import ProviderUnavailable, ProviderUnusable
 from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
+from tests.support.bmdb.work_ends import ticked
 from tests.support.command_line import CommandLine
 from tests.support.shown import missing, steps
 
+LOOP = "provisioner"
 LOOPS = {"SHEPHERD_LOOP_MINUTES": "1,0,0,0"}
 NO_LIST = {"SHEPHERD_PROVIDER": PROVIDER, "SHEPHERD_PROVIDER_MACHINES": "no-such-list.json"}
 WIDTH = 126
 HOW_TO = Path(__file__).parents[4] / "docs" / "how-to"
 
 
-def ticked(fleet: Fleet, error: ShepherdError | None = None, **counts: int) -> None:
-    head = TickHead("provisioner", PROVIDER, "5e771465", "c0de")
-    Session.open(fleet.connection, SystemClock(), head, "1", 60).close(end=TickEnd(counts, error))
-
-
 def limited(fleet: Fleet, location: str, per_hour: int, brake: str, reason: str) -> None:
-    ticked(fleet)
+    ticked(fleet, LOOP)
     fleet.sql(
         "INSERT INTO recovery_budgets (provider, location, per_hour, brake, reason, began_at) "
         f"VALUES ('{PROVIDER}', '{location}', {per_hour}, '{brake}', '{reason}', now())"
@@ -91,11 +87,11 @@ def loop_hangs(fleet: Fleet) -> None:
 
 
 def provider_away(fleet: Fleet) -> None:
-    ticked(fleet, ProviderUnavailable("GET /server: status 503"))
+    ticked(fleet, LOOP, ProviderUnavailable("GET /server: status 503"))
 
 
 def bad_agent(fleet: Fleet) -> None:
-    ticked(fleet)
+    ticked(fleet, LOOP)
     fleet.machines(3)
     session = fleet.open_session()
     error = AgentExited("status 7: cannot execute binary file")
@@ -104,24 +100,24 @@ def bad_agent(fleet: Fleet) -> None:
 
 
 def credential_refused(fleet: Fleet) -> None:
-    ticked(fleet, ProviderUnusable("GET /server: status 401: invalid token"))
+    ticked(fleet, LOOP, ProviderUnusable("GET /server: status 401: invalid token"))
 
 
 def one_unhealthy(fleet: Fleet) -> None:
     fleet.machines(3, started_ago=3 * HOUR, reported_ago=60)
-    ticked(fleet)
+    ticked(fleet, LOOP)
     fleet.unhealthy_machine()
 
 
 def loop_late(fleet: Fleet) -> None:
     fleet.machines(3, started_ago=3 * HOUR, reported_ago=60)
-    ticked(fleet)
+    ticked(fleet, LOOP)
     fleet.pass_time(1200)
     fleet.report([row[0] for row in fleet.sql("SELECT machine_id FROM machine_provided")])
 
 
 def settings_refused(fleet: Fleet) -> None:
-    ticked(fleet, settings_refused=1)
+    ticked(fleet, LOOP, settings_refused=1)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from shepherd_core.domain.errors.provider import ProviderUnavailable
 from shepherdctl import fleet_status
 from tests.conftest import ManualClock
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
+from tests.support.bmdb.work_ends import ticked
 from tests.support.command_line import CommandLine
 
 WHY = "--reason 'they are down'"
@@ -255,8 +256,7 @@ def test_a_read_only_database_is_told_first(own_fleet: Fleet) -> None:
 def test_a_disk_without_room_is_found_when_no_loop_reports(fleet: Fleet) -> None:
     """A loop that finds it cannot record a tick that says so."""
     fleet.machines(1, started_ago=HOUR, reported_ago=60)
-    head = TickHead("initializer", PROVIDER, "5e771465", "c0de")
-    Session.open(fleet.connection, SystemClock(), head, "1", 60).close(end=TickEnd())
+    ticked(fleet, "initializer")
     shepherdctl = CommandLine(fleet.settings, {"SHEPHERD_LOOP_MINUTES": "0,1,0,0"})
     shepherdctl.read("status")
     with full_disk(fleet):

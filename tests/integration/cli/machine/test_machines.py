@@ -10,7 +10,6 @@ import pytest
 from shepherd_core.bmdb.machines import lookup, pauses
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import history, work
-from shepherd_core.bmdb.work.work import Failure
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.machine import AgentExited, SshTimedOut
 from shepherd_core.domain.machine import Process
@@ -19,21 +18,13 @@ from shepherd_core.domain.pb.callback_pb2 import AgentHardwareReport
 
 from shepherdctl.descriptions.cures import CURES
 from tests.support.bmdb.fleet import Fleet, claimed
+from tests.support.bmdb.work_ends import failed
 from tests.support.command_line import CommandLine, without_styles
 
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAHWFzVOjVxDXhUsHlhyv8H7DMqYBXmRq2zMCQUbGDTN"
 # As `ssh-keygen -l` prints it for this key.
 OTHER_HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
 FINGERPRINT = "SHA256:WogFh3u2txlGBV34t39Vjh+f3dtjFtWtz9C3jLo75aM"
-
-
-def failed(fleet: Fleet, error: Exception, interval: int = 600) -> UUID:
-    machine_id = fleet.provided_machine()
-    session = fleet.open_session()
-    works = claimed(session, Process.AGENT_START)
-    work.fail(session, {found: Failure(error, interval) for found in works})
-    session.close()
-    return machine_id
 
 
 def worked_on(fleet: Fleet) -> UUID:

@@ -12,27 +12,18 @@ from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import history, work
 from shepherd_core.domain.errors import HeldBack
-from shepherd_core.domain.errors.machine import SshRefused, SshTimedOut
+from shepherd_core.domain.errors.machine import SshTimedOut
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.remediation import REBOOT, USUAL_TIMEOUTS, NextStep, Step
 
 from shepherdctl.descriptions.cures import CURES
 from tests.support import defaults
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
-from tests.support.bmdb.work_ends import finish_recovery
+from tests.support.bmdb.work_ends import failed, finish_recovery
 from tests.support.command_line import CommandLine
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 REASON = ("--reason", "cable replaced")
-
-
-def failed(fleet: Fleet, process: Process = START, interval: int = 600) -> UUID:
-    machine_id = fleet.provided_machine() if process is START else fleet.unhealthy_machine()
-    session = fleet.open_session()
-    (held,) = claimed(session, process)
-    work.fail(session, {held: work.Failure(SshRefused("nothing listens"), interval)})
-    session.close()
-    return machine_id
 
 
 def given_up(fleet: Fleet) -> UUID:
@@ -204,7 +195,7 @@ def test_a_backoff_that_is_over_is_only_ended_of_a_suspect(fleet: Fleet, shepher
 
 
 def test_retry_can_be_of_one_process(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    machine_id = failed(fleet, RECOVER)
+    machine_id = failed(fleet, process=RECOVER)
     arguments = ("machine", "retry", str(machine_id), *REASON, "--owner", "carol", "--loop")
     for more in (["--dry-run"], []):
         assert shepherdctl.load(*arguments, "initializer", *more)["machines"][0]["ended"] == []
