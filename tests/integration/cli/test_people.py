@@ -313,7 +313,8 @@ def test_a_login_that_iam_refuses_is_told_with_its_action(
         raise StatementFailed(message, "28000")
 
     monkeypatch.setattr(adapters, "bmdb", refuse)
-    deployment.shepherdctl.environment |= {"SHEPHERD_BMDB_AUTH": "iam", "SHEPHERD_BMDB_ROLES": "shepherd"}
+    iam = {"BMDB_AUTH": "iam", "BMDB_HOST": "db.example", "BMDB_ROLES": "shepherd"}
+    deployment.shepherdctl.environment |= {f"SHEPHERD_{name}": value for name, value in iam.items()}
     assert missing(deployment("pauses", statements(Person.READER))) == ["rds-db:connect as shepherd-reader"]
 
 

@@ -110,6 +110,8 @@ VALUES: list[tuple[type[Settings], dict[str, str], str, tuple[str, ...], tuple[s
     ),
     # It becomes part of a command on the machines, without quotes; an empty one is the default.
     (InitializerSettings, INITIALIZER, "AGENT_PATH", ("agent", "/root/my agent", "/root/'agent'"), ("/root/agent", "")),
+    # A token is signed for the name of a host.
+    (BmdbSettings, {"BMDB_HOST": "/run/postgresql"}, "BMDB_AUTH", ("iam",), ("password",)),
 ]
 
 

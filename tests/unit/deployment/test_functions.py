@@ -78,7 +78,8 @@ SECRETS_ELSEWHERE = {
     "SHEPHERD_BMDB_PASSWORD_PARAMETER": "/shepherd/bmdb",
     "SHEPHERD_BMDB_CA_SOURCE": "ssm:/shepherd/ca",
 }
-SETTINGS: dict[str, dict[str, str]] = {"default": {}, "kept": SECRETS_ELSEWHERE, "iam": {"SHEPHERD_BMDB_AUTH": "iam"}}
+IAM = {"SHEPHERD_BMDB_AUTH": "iam", "SHEPHERD_BMDB_HOST": "db.example"}
+SETTINGS: dict[str, dict[str, str]] = {"default": {}, "kept": SECRETS_ELSEWHERE, "iam": IAM}
 
 _BUILD_AGAIN = """
 for module in (adapters, loops, agent_endpoint):

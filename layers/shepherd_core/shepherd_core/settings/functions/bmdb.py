@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from shepherd_core.settings.base import Settings
 
@@ -35,6 +35,15 @@ class BmdbSettings(Settings):
         description="PEM certificates of the CAs that may sign the database's certificate: a path, https://…, "
         "ssm:NAME or s3://BUCKET/KEY; unset: the system's CAs.",
     )
+
+    @field_validator("bmdb_auth")
+    @classmethod
+    def _over_tcp(cls, value: str, info: ValidationInfo) -> str:
+        host = info.data.get("bmdb_host", "")
+        if value == "iam" and host.startswith("/"):
+            msg = f"needs the host name of an RDS or Aurora database in bmdb_host, which is {host!r:.200}, a folder"
+            raise ValueError(msg)
+        return value
 
     def of_role(self, role: str) -> Self:
         """Return these settings with the login of *role*, a name in ``functions.ROLES``."""
