@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from simulator.environment.environment import Environment
+    from simulator.environment.faults import Faults
 
 
 def simulate(
@@ -110,7 +111,7 @@ def simulate(
             _say(console, f"The fleet runs until Ctrl-C. To operate it, type in a second shell: . {file}")
         with view.live or nullcontext():
             half = environment.scaled(minutes * 30)
-            follow = _follower(environment, view, faults) if hold and faults is not None else lambda _: False
+            follow = follower(environment, view, faults, script) if hold and faults is not None else lambda _: False
             watch(environment, view, follow, half)
             if interval is not None:
                 environment.set_heartbeat_seconds(interval)
@@ -155,23 +156,25 @@ def _days(machines: int, days: int, seed: int, output: Form, *, with_bill: bool)
     conclude(console, problems, None, f"No healthy machine was interrupted in {days} days.")
 
 
-def _follower(environment: Environment, view: LiveView, file: Path) -> Callable[[object], bool]:
-    """Return a condition that never holds, and changes the faults as *file* does."""
+def follower(environment: Environment, view: LiveView, file: Path, script: Faults) -> Callable[[object], bool]:
+    """Return a condition that never holds, and changes the faults, *script* at first, as *file* does."""
     from simulator.environment.faults import parse  # noqa: PLC0415 - slow to import
 
-    content = file.read_bytes()
+    content = b""
 
     def follow(_: object) -> bool:
-        nonlocal content
+        nonlocal content, script
         changed = file.read_bytes()
         if changed != content:
             content = changed
             try:
-                environment.change_faults(parse(changed, str(file)))
+                wanted = parse(changed, str(file))
+                if wanted != script:
+                    environment.change_faults(wanted)
+                    view.say(environment, f"injects {file} again", "fault")
+                script = wanted
             except ConfigError as error:
                 view.say(environment, str(error), "fault")
-            else:
-                view.say(environment, f"injects {file} again", "fault")
         return False
 
     return follow

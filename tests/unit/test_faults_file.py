@@ -1,10 +1,13 @@
 """The faults file of `shepherdctl simulate`: what it can say, and how its mistakes are reported."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from shepherd_core.domain.errors import ConfigError
 
+from shepherdctl.commands.simulate import follower
 from simulator.environment import faults
 
 
@@ -49,3 +52,22 @@ def test_a_faults_file_must_exist_and_be_json(tmp_path: Path) -> None:
             faults.parse(text)
     with pytest.raises(ConfigError, match=r"missing\.json cannot be read"):
         faults.load(tmp_path / "missing.json")
+
+
+def test_a_file_that_changed_before_the_fleet_runs_is_followed(tmp_path: Path) -> None:
+    """It was read again only after the start-up: a change meanwhile was lost."""
+    file, script = tmp_path / "faults.json", faults.Faults()
+    told: list[str] = []
+    given: list[faults.Faults] = []
+    environment: Any = SimpleNamespace(change_faults=given.append)
+    view: Any = SimpleNamespace(say=lambda _environment, text, _kind: told.append(text))
+    file.write_text('{"machines": [{"at_seconds": 1, "machine": 0, "fault": "hang"}]}')
+    follow = follower(environment, view, file, script)
+    assert follow(None) is follow(None) is False
+    assert [each.machines[0].fault for each in given] == ["hang"]
+    file.write_text("{")
+    follow(None)
+    file.write_text("{}")
+    follow(None)
+    assert given[1:] == [script]
+    assert len(told) == 3
