@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import time
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -31,6 +32,8 @@ for _name in list(os.environ):
     if _name.upper().startswith(_OURS) or _name.upper() in _PROXIES:
         del os.environ[_name]
 os.environ.update(_FAKE_AWS)
+os.environ["TZ"] = "UTC"  # of the times that commands print
+time.tzset()
 
 # The contract suite is a plain module: without this its assertions would not say what they compared.
 pytest.register_assert_rewrite("tests.support.providers.provider_contract")

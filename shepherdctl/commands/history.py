@@ -16,7 +16,7 @@ from shepherdctl.descriptions.cures import cures
 from shepherdctl.descriptions.history import Repeated, fold
 from shepherdctl.descriptions.state import called
 from shepherdctl.options import MachineArgument
-from shepherdctl.output.formats import loop_name, relative
+from shepherdctl.output.formats import at, loop_name, relative
 from shepherdctl.output.printing import Column, Form, Output, counted, document, ids, note, table
 
 _STYLES = {
@@ -69,7 +69,7 @@ def print_events(shown: Sequence[Repeated], now: datetime) -> None:
     """Print events."""
     columns = (
         Column("WHEN"),
-        Column("TIME (UTC)", spare=1),
+        Column("TIME", spare=1),
         Column("LOOP"),
         Column("EVENT"),
         Column("STEP"),
@@ -79,7 +79,7 @@ def print_events(shown: Sequence[Repeated], now: datetime) -> None:
     rows = [
         (
             relative(each.event.timestamp, now),
-            f"{each.event.timestamp:%Y-%m-%d %H:%M:%S}",
+            at(each.event.timestamp),
             loop_name(each.event.process),
             Text(each.event.event, style=_STYLES.get(each.event.event, "")),
             each.event.step,

@@ -14,7 +14,7 @@ from shepherdctl.database import bmdb
 from shepherdctl.deployment.function_logs import FUNCTIONS, LogLine, lines
 from shepherdctl.descriptions.state import called
 from shepherdctl.options import MachineArgument
-from shepherdctl.output.formats import duration, span
+from shepherdctl.output.formats import at, duration, span
 from shepherdctl.output.printing import Column, Form, Output, counted, document, note, one_of, table
 from shepherdctl.output.readable_log import described
 
@@ -95,6 +95,6 @@ def logs(
 def print_lines(shown: Iterable[LogLine]) -> None:
     """Print lines of the log in human-readable form."""
     table(
-        [Column("TIME (UTC)"), Column("FUNCTION"), Column("MESSAGE", prose=True)],
-        [(f"{line.at:%Y-%m-%d %H:%M:%S}", line.function, described(line.record, _HIDDEN)[:_LONGEST]) for line in shown],
+        [Column("TIME"), Column("FUNCTION"), Column("MESSAGE", prose=True)],
+        [(at(line.at), line.function, described(line.record, _HIDDEN)[:_LONGEST]) for line in shown],
     )

@@ -13,7 +13,7 @@ from shepherd_core.domain.machine import INVALID
 from shepherd_core.settings.functions import LOOPS
 
 from shepherdctl.database import explain_schema_mismatch
-from shepherdctl.output.formats import loop_name
+from shepherdctl.output.formats import at, loop_name
 from shepherdctl.output.printing import Column, Form, Output, counted, document, facts, ids, note, one_of, table
 from shepherdctl.output.readable_log import ReadableLog
 
@@ -110,7 +110,7 @@ def _print_work(plan: list[dict[str, Any]]) -> None:
             Column("PROVIDER ID"),
             Column("LOOP"),
             Column("DECISION", prose=True),
-            Column("DUE SINCE (UTC)"),
+            Column("DUE SINCE"),
             Column("LAST BACKOFF"),
         ],
         [
@@ -119,7 +119,7 @@ def _print_work(plan: list[dict[str, Any]]) -> None:
                 work["provider_id"],
                 loop_name(work["process"]),
                 work["decision"],
-                f"{datetime.fromisoformat(work['due_at']):%Y-%m-%d %H:%M:%S}",
+                at(datetime.fromisoformat(work["due_at"])),
                 None if work["last_interval_seconds"] is None else f"{work['last_interval_seconds']} s",
             )
             for name, work in zip(ids(work["machine_id"] for work in plan), plan, strict=True)

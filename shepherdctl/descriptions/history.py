@@ -8,6 +8,7 @@ from shepherd_core.bmdb.work.history import HistoryEvent
 from shepherd_core.domain.machine import WorkEvent
 
 from shepherdctl.descriptions.cures import told
+from shepherdctl.output.formats import at
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Repeated:
         cause = told(self.event.kind, self.event.failed_cause)
         if cause is None or self.times == 1:
             return cause
-        return f"{cause} ({self.times} times since {self.since:%Y-%m-%d %H:%M:%S} UTC)"
+        return f"{cause} ({self.times} times since {at(self.since)})"
 
 
 def fold(events: Iterable[HistoryEvent]) -> list[Repeated]:

@@ -47,6 +47,11 @@ def relative(moment: datetime, now: datetime) -> str:
     return f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}"
 
 
+def at(moment: datetime) -> str:
+    """Return *moment* in the time zone of the terminal, with its offset from UTC: ``2026-11-28 04:12:03+0100``."""
+    return f"{moment.astimezone():%Y-%m-%d %H:%M:%S%z}"
+
+
 def iso(moment: datetime) -> str:
     """Return *moment* as ISO 8601 in UTC, always of the same length."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

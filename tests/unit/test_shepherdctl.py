@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from io import StringIO
@@ -83,6 +84,14 @@ def test_an_invalid_duration_is_refused_with_examples(text: str) -> None:
 def test_times_are_relative_in_a_suitable_unit(seconds: float, words: str) -> None:
     """People ask how long ago, not when; a pause of two hours has two hours left, not one, a moment after it began."""
     assert formats.relative(NOON - timedelta(seconds=seconds), NOON) == words
+
+
+def test_moments_are_in_the_time_zone_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as zone:
+        zone.setenv("TZ", "Asia/Kolkata")
+        time.tzset()
+        assert formats.at(datetime(2026, 11, 28, 22, tzinfo=UTC)) == "2026-11-29 03:30:00+0530"
+    time.tzset()
 
 
 SIZES = {0: "0 B", 1: "1 B", 1023: "1023 B", 1024: "1 KiB", 1536: "1.5 KiB", 1 << 30: "1 GiB", (1 << 40) - 1: "1 TiB"}

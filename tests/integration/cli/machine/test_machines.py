@@ -280,8 +280,8 @@ def test_failures_with_the_same_cause_are_folded_into_the_last(fleet: Fleet, she
         ["Initializer", "Started"],
         ["Initializer", "Failed"],
     ]
-    assert "2026-01-01 02:01:00  Initializer  Failed" in result.stdout
-    assert "ssh-refused: nothing listens (3 times since 2026-01-01 00:01:00 UTC)" in result.stdout
+    assert "2026-01-01 02:01:00+0000  Initializer  Failed" in result.stdout
+    assert "ssh-refused: nothing listens (3 times since 2026-01-01 00:01:00+0000)" in result.stdout
     assert result.stderr.splitlines() == [
         f"machine machine-1 ({machine_id})",
         f"ssh-refused: {CURES['ssh-refused']} (docs/failures#ssh-refused)",
