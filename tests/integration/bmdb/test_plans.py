@@ -115,8 +115,8 @@ EXAMINED = 1_000
 SEARCH_LIMIT = 25 * EXAMINED
 """For each, the rows of some twenty small tables and views at most."""
 
-# Tables that only this statement may scan, because it counts their rows: a pause by location or labels covers machines.
-COUNTED = {"fleet_notices": {"machine_provided", "machine_quarantine"}}
+# Tables that only this statement may scan, because it counts their rows.
+COUNTED = {"fleet_notices": {"machine_quarantine"}}
 
 MODES = ("force_custom_plan", "force_generic_plan")
 

@@ -169,8 +169,7 @@ def test_only_locations_with_something_wrong_are_shown(visitor: Visitor, fleet: 
     fleet.locate(fleet.unhealthy_machine(), "muc")
     for _ in range(3):
         fleet.locate(fleet.provided_machine(), "new")
-    known = overview.locations(fleet.connection)
-    assert (known, len(known)) == (sorted(known), 44)
+    assert len(overview.locations(fleet.connection)) == 44
     shown = fleet_page.fleet(fleet.connection)
     assert [each["location"] for each in shown["places"]] == ["muc", *(f"rack{number:02}" for number in range(29))]
     text = visitor.text("/")
