@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from tests.support.deployment.deployments import (
     REDFISH,
     ROOT,
     STATIC,
+    TEMPLATE,
     TOPIC,
     deployed_name,
     stack_of,
@@ -121,6 +123,40 @@ def test_alarms_look_at_what_is_measured(provider: str, capsys: pytest.CaptureFi
     assert {name for name, _ in looked_at} == {metric["Name"] for metric in described["Metrics"]}
     assert all([dimensions] == [{"provider": provider}] for _, dimensions in looked_at)
     assert described["Dimensions"] == [["provider"]]
+
+
+AWS_METRICS = {
+    "AWS/ApiGateway": {"Count", "4xx", "5xx"},
+    "AWS/Lambda": {"Duration", "Errors", "Invocations", "Throttles", "Url4xxCount", "Url5xxCount", "UrlRequestCount"},
+    "AWS/SQS": {"ApproximateNumberOfMessagesVisible"},
+}
+"""What AWS measures, by namespace; names as its documentation has them."""
+
+
+@EVERY_ALARM
+def test_an_alarm_can_be_evaluated(name: str) -> None:
+    """AWS allows ten metrics and a day; a name that it does not know has no data."""
+    alarm = HTTP_API_ALARMS[name]
+    longest = max(each["AlarmSeconds"] for each in TEMPLATE["Nested"]["Observability"]["Mappings"]["Minutes"].values())
+    assert longest * alarm["EvaluationPeriods"] <= 86_400
+    assert alarm.get("DatapointsToAlarm", 1) <= alarm["EvaluationPeriods"]
+    for namespace, metric, _ in seen_by_alarm(alarm):
+        assert namespace == telemetry.NAMESPACE or metric in AWS_METRICS[namespace]
+    if "Metrics" in alarm:
+        formula, *metrics = alarm["Metrics"]
+        assert {part["Id"] for part in metrics} == set(re.findall(r"\b[a-z]+\b", formula["Expression"]))
+        assert [part["ReturnData"] for part in metrics] == [False] * len(metrics)
+        assert len(metrics) <= 10
+
+
+@pytest.mark.parametrize(("loop", "minutes"), [*product(LOOPS, (10, 30, 60))])
+def test_alarms_of_a_loop_evaluate_longer_than_it_waits(loop: str, minutes: int) -> None:
+    """Otherwise they would end between two runs. Alarms of all loops follow the slowest."""
+    rates = ",".join(str(minutes) if each == loop else "1" for each in LOOPS)
+    for name, alarm in alarms(deployed(**REDFISH, LoopMinutes=rates)).items():
+        if kind_and_loop(name)[1] == loop or name == "duration" or alarm.get("Namespace") == telemetry.NAMESPACE:
+            periods = [part["MetricStat"]["Period"] for part in alarm.get("Metrics", []) if "MetricStat" in part]
+            assert min(periods or [alarm["Period"]]) >= 2 * 60 * minutes, name
 
 
 def test_the_page_says_what_is_a_metric_in_cloudwatch() -> None:
