@@ -159,7 +159,7 @@ def test_every_decision_is_in_force_or_withdrawn_and_cited_so() -> None:
     assert {number: place for number, place in cited if place != (number if number in in_force else "withdrawn")} == {}
 
 
-@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md", "docs/glossary.md"])
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md", "docs/recipes.md", "docs/glossary.md"])
 def test_every_file_table_and_name_exists(page: str) -> None:
     named = set(re.findall(r"`([\w./]+)`", (ROOT / page).read_text()))
     named = {name for name in named if not name.startswith(("/", "build/"))}  # of the reader's computer, or made there
