@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -27,6 +27,8 @@ from tests.support.agents.ssh_server import KEY, SshServer
 from tests.support.waiting import eventually
 
 FORK_SERVER = "shepherd_core.adapters.ssh.fork_server"
+NONE = "/shepherd-tests/there-is-none"
+"""An agent that runs nowhere: the machines are this computer, where other tests run agents."""
 
 DIALS = """
 import sys
@@ -89,14 +91,14 @@ def test_the_cause_of_an_end_names_who_is_at_fault(
     AFTER_LOGIN["complaints without end"](server)
     happens()
     with pytest.raises(error, match=words):
-        connection.agent_state("agent", deadline)
+        connection.agent_state(NONE, deadline)
 
 
 def test_a_process_ends_with_its_connection_however_it_ends(server: SshServer, connection: SshConnection) -> None:
     first = child()
     server.freezes_at = "program"
     with pytest.raises(SshTimedOut):
-        connection.agent_state("agent", Deadline(SystemClock(), 0.3))
+        connection.agent_state(NONE, Deadline(SystemClock(), 0.3))
     eventually(lambda: not Path(f"/proc/{first}").exists())
     assert processes.below(fork_server()) == []
 
@@ -159,9 +161,9 @@ def test_a_fork_server_that_is_gone_is_started_again(
     os.kill(gone[0], signal.SIGKILL)
     eventually(lambda: not any(processes.size(pid) for pid in gone))
     with pytest.raises(SshForkServerLost):
-        connection.agent_state("agent", deadline)
+        connection.agent_state(NONE, deadline)
     with closing(SshDialer(KEY, "root", server.port, connect_timeout=2).dial("127.0.0.1", None, deadline)) as second:
-        assert second.agent_state("agent", deadline) is AgentState.ENDED
+        assert second.agent_state(NONE, deadline) is AgentState.ENDED
 
 
 def test_a_process_that_ends_between_two_requests_says_how(connection: SshConnection, deadline: Deadline) -> None:
@@ -169,7 +171,7 @@ def test_a_process_that_ends_between_two_requests_says_how(connection: SshConnec
     os.kill(pid, signal.SIGXCPU)
     eventually(lambda: not processes.size(pid))
     with pytest.raises(SshMisbehaved, match="processor time"):
-        connection.agent_state("agent", deadline)
+        connection.agent_state(NONE, deadline)
 
 
 def test_a_process_without_its_fork_server_ends_soon(server: SshServer, connection: SshConnection) -> None:
@@ -178,11 +180,19 @@ def test_a_process_without_its_fork_server_ends_soon(server: SshServer, connecti
     server.freezes_at = "program"
     os.kill(stopped, signal.SIGSTOP)
     with pytest.raises(SshTimedOut):
-        connection.agent_state("agent", Deadline(SystemClock(), 0.2))
+        connection.agent_state(NONE, Deadline(SystemClock(), 0.2))
     eventually(lambda: not processes.size(left))
     os.kill(stopped, signal.SIGCONT)
 
 
+@pytest.fixture
+def _another_fork_server() -> Iterator[None]:
+    """Spare the other tests a fork server with the limits of this one."""
+    yield
+    os.kill(fork_server(), signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("_another_fork_server")
 def test_a_process_that_cannot_be_made_is_our_fault(connection: SshConnection, deadline: Deadline) -> None:
     files = len(list(Path(f"/proc/{fork_server()}/fd").iterdir()))
     resource.prlimit(fork_server(), resource.RLIMIT_NOFILE, (files + 2, files + 2))
@@ -190,8 +200,7 @@ def test_a_process_that_cannot_be_made_is_our_fault(connection: SshConnection, d
         dialer = SshDialer(KEY, "root", listener.getsockname()[1], connect_timeout=2)
         with pytest.raises(SshForkServerLost, match="no process can be made"):
             dialer.dial("127.0.0.1", None, deadline)
-    assert connection.agent_state("agent", deadline) is AgentState.ENDED
-    os.kill(fork_server(), signal.SIGKILL)  # for the other tests
+    assert connection.agent_state(NONE, deadline) is AgentState.ENDED
 
 
 @pytest.mark.parametrize(
@@ -233,4 +242,4 @@ def test_what_a_process_answers_is_checked(answer: bytes) -> None:
 def test_every_failure_is_one_of_ours(server: SshServer, connection: SshConnection, deadline: Deadline) -> None:
     connection.close()
     with pytest.raises(ShepherdError, match="closed before"):
-        connection.agent_state("agent", deadline)
+        connection.agent_state(NONE, deadline)
