@@ -31,32 +31,48 @@ TICK_SECONDS = 280
 
 @dataclass
 class Explored:
+    """How much was tried, and what was broken."""
+
     effects: int = 0
     """External effects of one undisturbed invocation."""
     kills: int = 0
     ticks: int = 0
     checks: int = 0
     """How often all invariants were checked."""
+    breaks: list[object] = field(default_factory=list)
+    """Of a network."""
+    schedules: int = 0
+    steps: int = 0
+    """Of the schedules."""
+    waits: int = 0
+    """How often an invocation waited for another's row lock."""
+    missed: int = 0
+    """Schedules that did not run as planned, because the server granted locks in another order."""
+    left: int = 0
+    """Known schedules that there was no time for."""
+    invocations: int = 0
+    """In processes."""
+    killed: int = 0
+    """Of these processes."""
+    errors: set[str] = field(default_factory=set)
+    """Names of the errors that functions in processes raised; allowed, since another may have been faster."""
     broken: list[str] = field(default_factory=list)
-    """Broken promises, each with the crash point."""
+    """Broken promises, each with the crash point or the schedule."""
+    trace: list[str] = field(default_factory=list)
+    """The steps of the last schedule that broke one."""
 
 
-def explore(
-    scenario: Scenario,
-    *,
-    gap: float = OUTAGE_SECONDS,
-    enough: Callable[[Explored], bool] = lambda _: False,
-) -> Explored:
-    """Kill *scenario* before and after every effect, until that is *enough*; return the results."""
+def explore(scenario: Scenario, gap: float) -> Explored:
+    """Kill *scenario* before and after every effect, until that breaks a promise."""
     explored = Explored()
     for after in (False, True):
         for number in itertools.count(1):
-            if enough(explored) or not _explore_one(scenario, explored, gap, KillAt(number, after=after)):
+            if explored.broken or not _explore_one(scenario, explored, gap, KillAt(number, after=after)):
                 break
     return explored
 
 
-def explore_sample(scenario: Scenario, chance: Random, *, gap: float = OUTAGE_SECONDS) -> Explored:
+def explore_sample(scenario: Scenario, gap: float, chance: Random) -> Explored:
     """Kill *scenario* before one effect and after one, as *chance* chooses them."""
     explored = undisturbed(scenario)
     for after in (False, True):
@@ -66,25 +82,23 @@ def explore_sample(scenario: Scenario, chance: Random, *, gap: float = OUTAGE_SE
     return explored
 
 
+def explore_pairs(scenario: Scenario, chance: Random, more: Callable[[], bool]) -> Explored:
+    """
+    Kill *scenario* at an effect, then again in the next tick, until *more* returns False.
+
+    *chance* chooses the effects, and whether the next tick comes soon or late.
+    """
+    explored = undisturbed(scenario)
+    while more():
+        kills = [KillAt(chance.randint(1, explored.effects), after=chance.random() < 1 / 2) for _ in range(2)]
+        _explore_one(scenario, explored, chance.choice((SOON_SECONDS, OUTAGE_SECONDS)), *kills)
+    return explored
+
+
 def undisturbed(scenario: Scenario) -> Explored:
     explored = Explored()
     _explore_one(scenario, explored, OUTAGE_SECONDS, KillAt())
     return explored
-
-
-def explore_pairs(scenario: Scenario, effects: int, chance: Random, more: Callable[[int], bool]) -> Explored:
-    """
-    Kill *scenario* at one of its *effects*, then again in the next tick, until *more* returns False.
-
-    *more* gets the number of pairs so far. *chance* chooses the effects, and whether the next tick comes soon or late.
-    """
-    explored = Explored(effects=effects)
-    for pairs in itertools.count():
-        if not more(pairs):
-            return explored
-        kills = [KillAt(chance.randint(1, effects), after=chance.random() < 1 / 2) for _ in range(2)]
-        _explore_one(scenario, explored, chance.choice((SOON_SECONDS, OUTAGE_SECONDS)), *kills)
-    raise AssertionError
 
 
 def _explore_one(scenario: Scenario, explored: Explored, gap: float, *kills: KillAt) -> bool:

@@ -26,10 +26,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from shepherd_core.providers.equinix.objects import TOKEN_TAG
-
-from tests.chaos.stage.project import PREFIX
-
 if TYPE_CHECKING:
     from tests.chaos.stage.environment import Environment
 
@@ -332,7 +328,7 @@ def violations(environment: Environment, *, watched: bool = False) -> list[str]:
     *watched*: this is called after every effect, so that sessions that were deleted since can be judged too, and
     what ticks left.
     """
-    devices = _devices(environment, watched=watched)
+    devices = environment.devices(watched=watched)
     parameters: dict[str, Any] = {
         "devices": json.dumps(devices),
         "to_release": json.dumps(environment.to_release, default=str),
@@ -351,22 +347,3 @@ def violations(environment: Environment, *, watched: bool = False) -> list[str]:
     environment.actions_seen = {device["id"]: device["actions"] for device in devices} if watched else None
     environment.examined = (snapshot, parameters, found) if watched else None
     return found
-
-
-def _devices(environment: Environment, *, watched: bool) -> list[dict[str, Any]]:
-    seen = environment.actions_seen if watched else None
-    with environment.api.machines.lock:  # a copy of all devices takes longer than the rest of a check
-        return [
-            {
-                "id": device.id,
-                "active": device.state == "active",
-                "ours": device.name.startswith(PREFIX),
-                "tokens": [tag.removeprefix(TOKEN_TAG) for tag in device.fields["tags"] if tag.startswith(TOKEN_TAG)],
-                "actions": len(device.actions_taken),
-                "may_act": device.id in environment.may_be_rebooted,
-                "made_now": seen is not None and device.id not in seen,
-                "acted_now": seen is not None and len(device.actions_taken) > seen.get(device.id, 0),
-                "decided_at": environment.decided.get(device.id),
-            }
-            for device in environment.api.machines.all.values()
-        ]

@@ -1,18 +1,16 @@
 """The schedules that are played: random ones from a seed, or all with at most so many interruptions."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
 from tests.chaos.concurrent_runs import Action, Choices, Ran, Scheduler, Stop, normal
 from tests.chaos.crash_points import Points
 from tests.chaos.explore import SOON_SECONDS, Explored, converge
+from tests.chaos.scenarios.fleet_operation import Cast
 from tests.chaos.scenarios.loops import Scenario
 from tests.chaos.stage.environment import Environment
-
-Cast = dict[str, "Callable[[], object]"]
 
 _KILLS = 1
 _LEAPS = 2
@@ -76,34 +74,6 @@ class Interrupting:
         return Action.CONTINUE, next((stop for stop in stopped if stop.actor == chosen), stopped[0])
 
 
-@dataclass
-class Played:
-    """The results of all schedules of one kind."""
-
-    schedules: int = 0
-    steps: int = 0
-    kills: int = 0
-    missed: int = 0
-    """Schedules that did not run as planned, because the server granted locks in another order."""
-    left: int = 0
-    """Known schedules that there was no time for."""
-    waits: int = 0
-    """How often an invocation waited for another's row lock."""
-    broken: list[str] = field(default_factory=list)
-    """Broken promises, each with its schedule."""
-    trace: list[str] = field(default_factory=list)
-    """The steps of the last schedule that broke one."""
-
-    def add(self, name: str, ran: Ran) -> None:
-        """Add the result of one schedule."""
-        self.schedules += 1
-        self.steps += len(ran.trace)
-        self.kills += ran.kills
-        self.waits += ran.waits
-        self.broken += [f"{name}: {each}" for each in ran.broken]
-        self.trace = [name, *normal(ran.trace), *ran.errors] if ran.broken else self.trace
-
-
 def play(scenario: Play, choices: Choices, chance: Random) -> Ran:
     """Play one schedule, let the environment converge, and return the result."""
     with closing(scenario.arrange()) as environment:
@@ -115,37 +85,29 @@ def play(scenario: Play, choices: Choices, chance: Random) -> Ran:
     return ran
 
 
-def play_seed(scenario: Play, seed: int) -> Ran:
-    """Play the schedule of *seed*."""
-    chance = Random(seed)
-    return play(scenario, Chance(chance), chance)
-
-
-def play_seeds(scenario: Play, seeds: Iterator[int]) -> Played:
+def play_seeds(scenario: Play, seeds: Iterable[int]) -> Explored:
     """Play the schedules of all *seeds*."""
-    played = Played()
+    played = Explored()
     for seed in seeds:
-        played.add(f"{scenario.name}, seed {seed}", play_seed(scenario, seed))
+        chance = Random(seed)
+        _add(played, f"{scenario.name}, seed {seed}", play(scenario, Chance(chance), chance))
     return played
 
 
-def play_all(
-    scenario: Play, interruptions: int, chance: Random | None = None, more: Callable[[], bool] = lambda: True
-) -> Played:
+def play_all(scenario: Play, interruptions: int, chance: Random, more: Callable[[], bool]) -> Explored:
     """
     Play every schedule with at most *interruptions* interruptions, those with the fewest first.
 
     Stop when *more* returns False. Among schedules with as many interruptions, *chance* chooses the next.
     """
-    chance = chance or Random(0)
-    played = Played()
+    played = Explored()
     plans: list[list[dict[int, str]]] = [[{}], *([] for _ in range(interruptions))]
     while (count := next((number for number, found in enumerate(plans) if found), None)) is not None:
         if not more():
             break
         plan = plans[count].pop(chance.randrange(len(plans[count])))
         choices = Interrupting(plan)
-        played.add(f"{scenario.name}, {plan}", play(scenario, choices, Random(0)))
+        _add(played, f"{scenario.name}, {plan}", play(scenario, choices, Random(0)))
         played.missed += choices.missed
         for step in range(max(plan, default=-1) + 1, len(choices.others)):
             others, interrupts = choices.others[step]
@@ -153,3 +115,13 @@ def play_all(
                 plans[count + interrupts] += [{**plan, step: other} for other in others]
     played.left = sum(len(found) for found in plans)
     return played
+
+
+def _add(played: Explored, name: str, ran: Ran) -> None:
+    """Add the result of one schedule."""
+    played.schedules += 1
+    played.steps += len(ran.trace)
+    played.kills += ran.kills
+    played.waits += ran.waits
+    played.broken += [f"{name}: {each}" for each in ran.broken]
+    played.trace = [name, *normal(ran.trace), *ran.errors] if ran.broken else played.trace

@@ -8,9 +8,9 @@ from uuid import UUID
 
 from shepherd_core.bmdb.agents import host_keys
 
-from tests.chaos.faults.stage import MachineFault, Stage
+from tests.chaos.faults.fault import MachineFault, Stage
 from tests.chaos.scenarios import loops
-from tests.chaos.stage.project import PUBLIC_KEY
+from tests.chaos.stage.environment import PUBLIC_KEY
 from tests.chaos.stage.proxy import Proxy
 
 

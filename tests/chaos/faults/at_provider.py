@@ -1,6 +1,5 @@
 """Faults of a provider's API."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -8,9 +7,9 @@ from pydantic.dataclasses import dataclass as checked
 from shepherd_core.providers.equinix.objects import token_tag
 
 from simulator.environment import faults
-from tests.chaos.faults.stage import Fault, Stage, rows
-from tests.chaos.stage.environment import Environment
-from tests.chaos.stage.project import PREFIX
+from tests.chaos.faults.fault import Fault, Stage, rows
+from tests.chaos.stage.environment import PREFIX
+from tests.support.waiting import eventually
 
 _DEVICES = "/projects/{id}/devices"
 _RESERVATIONS = "/projects/{id}/hardware-reservations"
@@ -63,14 +62,7 @@ def _one_token_for_two(stage: Stage) -> None:
 def _late(stage: Stage) -> None:
     """Create after the answer, and before the next invocation: that comes an hour later, when intents are abandoned."""
     _api(faults.CreateLate(method="POST", path=_DEVICES, seconds=0.1))(stage)
-    stage.undo.callback(wait_for_timers, stage.environment)
-
-
-def wait_for_timers(environment: Environment) -> None:
-    end = time.monotonic() + 20
-    while not environment.api.settled():
-        assert time.monotonic() < end, "a timer of the provider does not run"
-        time.sleep(0.01)
+    stage.undo.callback(eventually, stage.environment.api.settled)
 
 
 def _slow_to_answer(stage: Stage) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from shepherd_core.adapters.aws.secrets import SsmSecretStore
 from shepherd_core.settings.functions import LOOPS
 
-from tests.chaos.faults.stage import Stage, rows
+from tests.chaos.faults.fault import Stage, rows
 from tests.support.bmdb.fleet import _TABLES, HOUR
 from tests.support.providers.scripted_http import Answer, scripted_server
 

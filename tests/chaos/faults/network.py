@@ -8,9 +8,8 @@ would be found by that.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
@@ -39,40 +38,24 @@ _FAR = "127.43.0.1"
 """The address of the proxy to a machine's SSH."""
 
 
-@dataclass
-class Broken(Explored):
-    breaks: list[Break] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-    """The exchanges of an undisturbed invocation."""
-    outcomes: set[str] = field(default_factory=set)
-    """How invocations ended: the name of an error, or "counts"."""
-
-
-def explore(
-    scenario: FaultyScenario,
-    link: Link,
-    *,
-    sample: Random | None = None,
-    stalls: bool = True,
-    enough: Callable[[Broken], bool] = lambda _: False,
-) -> Broken:
+def explore(scenario: FaultyScenario, link: Link, *, sample: Random | None, stalls: bool) -> Explored:
     """
-    Break *link* at each place of every exchange, and in all ways at every COMMIT, until that is *enough*.
+    Break *link* at each place of every exchange, and in all ways at every COMMIT, until that breaks a promise.
 
     With *sample*, break it once at each place and once at a COMMIT, as it chooses.
     *stalls*: also keep connections open without an answer.
     """
-    explored = Broken()
+    explored = Explored()
     environment = scenario.arrange()
     with _between(scenario, link, environment, patient=True) as proxy:
         scenario.tick(environment, Tick())
-        explored.names = list(proxy.names)
+        names = list(proxy.names)
         connections = proxy.connections
     kinds = HOW if stalls else HOW[:-1]
-    groups = [_late(explored.names), _commits(explored.names, kinds)]
+    groups = [_late(names), _commits(names, kinds)]
     ways = itertools.cycle(sample.sample(kinds, len(kinds)) if sample else kinds)
     for where in WHERE:
-        numbers = range(1, (connections if where == "connect" else len(explored.names)) + 1)
+        numbers = range(1, (connections if where == "connect" else len(names)) + 1)
         how = next(ways)
         groups.append([Break(number, where, how if sample else next(ways)) for number in numbers])
     if sample:
@@ -80,7 +63,7 @@ def explore(
     else:
         groups = [[place] for place in dict.fromkeys(itertools.chain(*groups))]
     for group in groups:
-        if enough(explored):
+        if explored.broken:
             break
         for place in group:  # an invocation may have fewer exchanges than the first one
             if _broken(scenario, link, explored, place):
@@ -88,22 +71,19 @@ def explore(
     return explored
 
 
-def _broken(scenario: FaultyScenario, link: Link, explored: Broken, place: Break) -> bool:
+def _broken(scenario: FaultyScenario, link: Link, explored: Explored, place: Break) -> bool:
     """Break *link* in a new environment at *place*, if it comes to that, then let the schedules continue."""
     where = f"{scenario.name}, {link}, {place}"
     environment = scenario.arrange()
     with _between(scenario, link, environment) as proxy:
         proxy.arm(place)
-        explored.broken += [f"{where}: {wrong}" for wrong in _tick(scenario, environment, explored, proxy)]
+        explored.broken += [f"{where}: {wrong}" for wrong in _tick(scenario, environment, proxy)]
         if not proxy.broke:
             return False
         explored.breaks.append(place)
         # The network works again, but stalled connections stay stalled: the server does not learn of their end.
         scenario.access = cold()
-        try:
-            wrong = violations(environment) + converge(scenario, environment, explored)
-        except ShepherdError as error:
-            wrong = [f"with a working network, an invocation ended with {error!r}"]
+        wrong = violations(environment) + converge(scenario, environment, explored)
         explored.broken += [f"{where}: {each}" for each in wrong]
     return True
 
@@ -123,22 +103,19 @@ def slowly(scenario: FaultyScenario, link: Link, *, trickling: bool) -> list[str
     return [] if told[0] == told[1] else [f"{told[1]} instead of {told[0]}"]
 
 
-def _tick(scenario: FaultyScenario, environment: Environment, explored: Broken, proxy: Proxy) -> list[str]:
+def _tick(scenario: FaultyScenario, environment: Environment, proxy: Proxy) -> list[str]:
     """Carry out one invocation; return its violations: errors of other libraries, and guessed counts."""
     try:
         counts = scenario.tick(environment, Tick())
-    except ShepherdError as error:
-        explored.outcomes.add(type(error).__name__)
-    except Exception as error:  # noqa: BLE001 - any other error is a violation
-        return [f"the invocation ended with {error!r}"]
-    else:
-        explored.outcomes.add("counts")
         proxy.let_go()
         return _guessed(environment, counts)
+    except ShepherdError:
+        return []
+    except Exception as error:  # noqa: BLE001 - any other error is a violation
+        return [f"the invocation ended with {error!r}"]
     finally:
         proxy.let_go()
         environment.fleet.disconnect()
-    return []
 
 
 def _guessed(environment: Environment, counts: Mapping[Metric, float]) -> list[str]:

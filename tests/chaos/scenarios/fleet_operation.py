@@ -1,38 +1,53 @@
-"""All loops, an agent and operators, concurrently in one environment and on the same machines."""
+"""All loops, an agent and operators, concurrently in one environment and on the same machines; also of two stacks."""
 
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from random import Random
 from uuid import UUID
 
 from shepherd_core.adapters.agent_file import OperatorsAgent
 from shepherd_core.agent.takeover import AgentProgram, RunResult
 from shepherd_core.bmdb.agents import installation
+from shepherd_core.bmdb.listings import decommissioning, provisioning
+from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.machines import pauses
-from shepherd_core.domain.clock import Deadline, SystemClock
-from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse, TakeoverSuccess
-from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
+from shepherd_core.bmdb.recovery import remediation
+from shepherd_core.bmdb.session import Session
+from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.errors.machine import SshTimedOut
+from shepherd_core.domain.pb.agent_pb2 import Node, TakeoverInit, TakeoverResponse, TakeoverSuccess
+from shepherd_core.domain.pb.callback_pb2 import AgentHardwareReport, HeartbeatRequest, MetropolisInstallation
 from shepherd_core.domain.provider import Provider
 from shepherd_core.domain.remediation import provider_steps
 from shepherd_core.loops.initializer import Initializer
 from shepherd_core.loops.recoverer import Recoverer
+from shepherd_core.providers.static import StaticProvider
+from shepherd_core.rules.drift import FRESH_SECONDS
 
 from tests.chaos.crash_points import Points
 from tests.chaos.stage.access import START, Access, provision, run, update
-from tests.chaos.stage.environment import Environment
-from tests.chaos.stage.operators import COMMANDS, Operators
+from tests.chaos.stage.environment import SESSION_SECONDS, Environment
 from tests.support import defaults
 from tests.support.agents.signed_agent import SignedAgent, endpoint
 from tests.support.bmdb.fleet import HOUR, Fleet
 
-_HEALTHY = 12
-_CAPACITY = 2
+_WANTED = MetropolisInstallation(image_url="https://images.example.com/metropolis.img", image_sha256=bytes(32))
+_HARDWARE = HeartbeatRequest(hardware_report=AgentHardwareReport(report=Node(manufacturer="ours")))
+_REPAIRED = "somebody: repaired"
+
+Cast = dict[str, Callable[[], object]]
+"""Invocations, by name."""
 
 
 class Machines:
     """Machines that answer every takeover immediately; a ``takeover.Dialer``."""
+
+    host_key = "ssh-ed25519 AAAA"
 
     def __init__(self) -> None:
         self.keys: dict[str, bytes] = {}
@@ -41,8 +56,6 @@ class Machines:
 
     def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> Machines:
         return self
-
-    host_key = "ssh-ed25519 AAAA"
 
     def start(self, program: AgentProgram, stdin: bytes, deadline: Deadline) -> RunResult:
         init = TakeoverInit.FromString(stdin)
@@ -53,10 +66,9 @@ class Machines:
     def close(self) -> None: ...
 
 
-class FleetOperation:
-    """Free capacity, machines that need their agent, unhealthy ones, one of which reports again, and healthy ones."""
+class _Loops:
+    """The loops of one stack, each of which may be invoked concurrently."""
 
-    name = "all loops"
     provider = "equinix"
     rules = defaults.RULES
     """Those of recovery."""
@@ -64,43 +76,6 @@ class FleetOperation:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._machines = Machines()
-        self._fresh: UUID | None = None
-        self._unhealthy: list[UUID] = []
-        self._paused: UUID | None = None
-        self._back: SignedAgent | None = None
-        self._operators = Operators(fleet)
-
-    def arrange(self) -> Environment:
-        fleet = self._fleet
-        self._machines = Machines()
-        environment = Environment(fleet, SystemClock(), reservations=_CAPACITY)
-        self._fresh = fleet.provided_machine()
-        self._unhealthy = [fleet.unhealthy_machine() for _ in range(3)]
-        self._back = SignedAgent(fleet, self._unhealthy[1])
-        fleet.sql("UPDATE machine_agent_started SET agent_started_at = now() - interval '3 hours'")
-        fleet.sql(
-            "INSERT INTO machine_agent_heartbeat VALUES (:id, now() - interval '2 hours', 0)", id=self._unhealthy[1]
-        )
-        self._paused = self._unhealthy[2]
-        environment.healthy = [fleet.reporting_machine(60) for _ in range(_HEALTHY)]
-        ours = [self._fresh, *self._unhealthy, *environment.healthy]
-        devices = {machine_id: environment.machine_at_provider(machine_id) for machine_id in ours}
-        environment.may_be_rebooted = {devices[machine_id] for machine_id in self._unhealthy}
-        self._operators.arrange(environment)
-        environment.limit = len(environment.api.snapshot()) + _CAPACITY
-        fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
-        return environment
-
-    def cast(self, environment: Environment, points: Points, chance: Random) -> dict[str, Callable[[], object]]:
-        actors: list[tuple[str, Callable[[], object]]] = [
-            *((name, lambda loop=loop: loop(environment, points)) for name, loop in self.loops.items()),
-            ("agent", lambda: self._report(environment, points)),
-            ("operator who pauses", lambda: self._pause(environment)),
-            ("operator who installs", lambda: self._install(environment)),
-            *self._operators.commands(environment, points).items(),
-        ]
-        chosen = chance.choices(actors, k=chance.randint(2, 4))
-        return {f"{name} {number}": call for number, (name, call) in enumerate(chosen, 1)}
 
     @property
     def loops(self) -> dict[str, Callable[[Environment, Points], object]]:
@@ -111,19 +86,164 @@ class FleetOperation:
             "updater": self._update,
         }
 
+    def _adapter(self, environment: Environment, points: Points) -> Provider:
+        return Access().equinix(environment, points.clock)
+
+    def _provision(self, environment: Environment, points: Points) -> object:
+        # The vanished machine counts until it is forgotten.
+        limit = environment.limit + 1
+        return provision(self._adapter(environment, points), environment.connect(), points.clock, limit)
+
+    def _initialize(self, environment: Environment, points: Points) -> object:
+        agent, machines = OperatorsAgent(__file__).fetch(), points.stepped(self._machines)
+        loop = Initializer(self._adapter(environment, points), machines, lambda: (agent, b""), START)
+        return run(loop, self.provider, environment.connect(), points.clock)
+
+    def _recover(self, environment: Environment, points: Points) -> object:
+        provider = self._adapter(environment, points)
+        loop = Recoverer(provider, provider_steps(provider), self.rules)
+        return run(loop, self.provider, environment.connect(), points.clock)
+
+    def _update(self, environment: Environment, points: Points) -> object:
+        return update(self._adapter(environment, points), environment.connect(), points.clock, HOUR)
+
+
+COMMANDS = ("forget", "heartbeat", "install", "report", "resume", "retry", "unquarantine")
+"""The names of what ``OperatorsAndAgents.commands`` returns."""
+
+
+class OperatorsAndAgents(_Loops):
+    """
+    Concurrent commands and agent reports; the Initializer runs afterwards.
+
+    They meet on a quarantined machine, paused and in backoff, and on one that vanished, whose agent never reported
+    and may do so at any moment.
+    """
+
+    name = "operators"
+    reservations = 0
+
+    def __init__(self, fleet: Fleet, *chosen: str) -> None:
+        """Run the *chosen* commands; without any, two or three are drawn."""
+        super().__init__(fleet)
+        self._chosen = chosen
+        self._quarantined: UUID
+        self._pause: UUID
+        self._vanished: SignedAgent
+
+    def arrange(self) -> Environment:
+        fleet, environment = self._fleet, Environment(self._fleet, reservations=self.reservations)
+        (self._quarantined,) = environment.unhealthy(1)
+        fleet.quarantine(self._quarantined, "test")
+        fleet.sql(
+            "INSERT INTO work_backoff VALUES (:id, 'ShepherdAgentStart', now() + interval '1 minute', 'test', 60)",
+            id=self._quarantined,
+        )
+        self._pause = pauses.pause(
+            fleet.connection, owner="somebody", reason="new memory", machine_id=self._quarantined
+        )
+        self._vanished = SignedAgent(fleet)
+        environment.api.forget(environment.at_provider(self._vanished.machine_id))
+        return environment
+
+    def cast(self, environment: Environment, points: Points, chance: Random) -> Cast:
+        commands = self.commands(environment, points)
+        return {name: commands[name] for name in self._chosen or chance.sample(COMMANDS, chance.randint(2, 3))}
+
+    def tick(self, environment: Environment, points: Points) -> object:
+        return self._initialize(environment, points)
+
+    def missing(self, environment: Environment) -> list[str]:
+        """Return what the loops must still do for the quarantined machine, unless it is paused."""
+        rows = self._fleet.sql(
+            "SELECT 1 FROM machine_need n WHERE n.machine_id = :id AND n.process = 'ShepherdAgentStart' "
+            "AND NOT EXISTS (SELECT 1 FROM pauses x WHERE x.machine_id = n.machine_id)",
+            id=self._quarantined,
+        )
+        return [f"{self._quarantined} has no agent"] if rows else []
+
+    def commands(self, environment: Environment, points: Points) -> Cast:
+        """Return the commands and reports by name; each may run once."""
+        connect, machine_id = environment.connect, self._quarantined
+        return {
+            "unquarantine": lambda: remediation.unquarantine(connect(), machine_id, reason=_REPAIRED),
+            "resume": lambda: pauses.resume(connect(), self._pause),
+            "retry": lambda: remediation.retry(connect(), machine_id, reason=_REPAIRED),
+            "install": lambda: self._install(environment, machine_id),
+            "forget": lambda: self._forget(environment, points),
+            "report": lambda: self._report(environment, points, self._vanished, _HARDWARE),
+            "heartbeat": lambda: self._report(environment, points, self._vanished),
+        }
+
+    def _install(self, environment: Environment, machine_id: UUID) -> object:
+        connection = environment.connect()
+        return installation.request(connection, machine_id, _WANTED, installation.load(connection, machine_id))
+
+    def _forget(self, environment: Environment, points: Points) -> None:
+        order = RemovalRequest("me", "it is slow", FRESH_SECONDS)
+        session = Session.open(environment.connect(), points.clock, "forget", "chaos", SESSION_SECONDS)
+        try:
+            if provisioning.take_lock(session, "equinix") is not None:
+                decommissioning.forget(session, "equinix", self._vanished.machine_id, order)
+        finally:
+            session.close()
+
+    def _report(
+        self, environment: Environment, points: Points, agent: SignedAgent, message: HeartbeatRequest | None = None
+    ) -> object:
+        request = points.aside(lambda: agent.request(message))
+        return endpoint(environment.connect()).handle(request)
+
+
+class FleetOperation(OperatorsAndAgents):
+    """Free capacity, machines that need their agent, unhealthy ones, one of which reports again, and healthy ones."""
+
+    name = "all loops"
+    reservations = 2
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__(fleet)
+        self._fresh: UUID
+        self._unhealthy: list[UUID]
+        self._back: SignedAgent
+
+    def arrange(self) -> Environment:
+        fleet, environment = self._fleet, super().arrange()
+        self._machines = Machines()
+        self._fresh = fleet.provided_machine()
+        environment.at_provider(self._fresh)
+        self._unhealthy = environment.unhealthy(3)
+        back = self._unhealthy[1]
+        self._back = SignedAgent(fleet, back)
+        fleet.sql(
+            "UPDATE machine_agent_started SET agent_started_at = now() - interval '3 hours' WHERE machine_id = :id",
+            id=back,
+        )
+        fleet.sql("INSERT INTO machine_agent_heartbeat VALUES (:id, now() - interval '2 hours', 0)", id=back)
+        environment.add_healthy(12)
+        environment.limit = len(environment.api.snapshot()) + self.reservations
+        return environment
+
+    def cast(self, environment: Environment, points: Points, chance: Random) -> Cast:
+        actors: list[tuple[str, Callable[[], object]]] = [
+            *((name, partial(loop, environment, points)) for name, loop in self.loops.items()),
+            ("agent", lambda: self._report(environment, points, self._back)),
+            ("operator who pauses", lambda: self._pause_one(environment)),
+            ("operator who installs", lambda: self._install(environment, self._fresh)),
+            *self.commands(environment, points).items(),
+        ]
+        chosen = chance.choices(actors, k=chance.randint(2, 4))
+        return {f"{name} {number}": call for number, (name, call) in enumerate(chosen, 1)}
+
+    def _pause_one(self, environment: Environment) -> object:
+        connection = environment.connect()
+        return pauses.pause(connection, owner="somebody", reason="new memory", machine_id=self._unhealthy[2])
+
     def tick(self, environment: Environment, points: Points) -> object:
         for loop in self.loops.values():
             loop(environment, points)
-        running = [machine_id for machine_id in self._machines.keys if self._machines.keys[machine_id]]
-        points.aside(
-            lambda: environment.fleet.sql(
-                "INSERT INTO machine_agent_heartbeat "
-                "SELECT machine_id, clock_timestamp(), 0 FROM machine_agent_started "
-                "WHERE machine_id = ANY(CAST(:ids AS uuid[])) "
-                "ON CONFLICT (machine_id) DO UPDATE SET agent_heartbeat_at = excluded.agent_heartbeat_at",
-                ids=running,
-            )
-        )
+        running = [UUID(machine_id) for machine_id in self._machines.keys]
+        points.aside(lambda: environment.fleet.report(running))
         return None
 
     def missing(self, environment: Environment) -> list[str]:
@@ -139,69 +259,94 @@ class FleetOperation:
                 found.append(f"{machine_id} is known by the key {key}, and not by {expected}, that of its agent")
         return found
 
-    # The invocations.
 
-    def _adapter(self, environment: Environment, points: Points) -> Provider:
-        return Access().equinix(environment, points.clock)
+class DeadMachines(Machines):
+    """Machines that do not answer."""
 
-    def _provision(self, environment: Environment, points: Points) -> object:
-        # The vanished machine counts until it is forgotten.
-        limit = environment.limit + 1
-        return provision(self._adapter(environment, points), environment.connect(), points.clock, limit)
-
-    def _initialize(self, environment: Environment, points: Points) -> object:
-        agent = OperatorsAgent(__file__).fetch()
-        loop = Initializer(
-            self._adapter(environment, points), points.stepped(self._machines), lambda: (agent, b""), START
-        )
-        return run(loop, self.provider, environment.connect(), points.clock)
-
-    def _recover(self, environment: Environment, points: Points) -> object:
-        provider = self._adapter(environment, points)
-        loop = Recoverer(provider, provider_steps(provider), self.rules)
-        return run(loop, self.provider, environment.connect(), points.clock)
-
-    def _update(self, environment: Environment, points: Points) -> object:
-        return update(self._adapter(environment, points), environment.connect(), points.clock, HOUR)
-
-    def _report(self, environment: Environment, points: Points) -> object:
-        """Let the agent of an unhealthy machine report again."""
-        assert self._back is not None
-        request = points.aside(self._back.request)
-        return endpoint(environment.connect()).handle(request)
-
-    def _pause(self, environment: Environment) -> object:
-        return pauses.pause(environment.connect(), owner="somebody", reason="new memory", machine_id=self._paused)
-
-    def _install(self, environment: Environment) -> object:
-        assert self._fresh is not None
-        connection = environment.connect()
-        wanted = MetropolisInstallation(image_url="https://images.example.com/metropolis.img", image_sha256=bytes(32))
-        return installation.request(connection, self._fresh, wanted, installation.load(connection, self._fresh))
+    def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> Machines:
+        message = f"{address} does not answer"
+        raise SshTimedOut(message)
 
 
-class OperatorsAndAgents(FleetOperation):
-    """Concurrent commands and agent reports; the Initializer runs afterwards."""
+class SshBrake(_Loops):
+    """
+    Machines that did not come back after a reboot, and cannot be reached: one step an hour is taken.
 
-    name = "operators"
+    Of six, one is given time after its step, and one is not known to be dead if its function was killed.
+    """
 
-    def __init__(self, fleet: Fleet, *chosen: str) -> None:
-        """Run the *chosen* commands; without any, two or three are drawn."""
+    name = "recoverer, SSH brake"
+    rules = replace(defaults.RULES, limits=replace(defaults.LIMITS, dead_share=1))
+
+    def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet)
-        self._chosen = chosen
+        self._machines = DeadMachines()
+        self._dead: list[UUID] = []
 
     def arrange(self) -> Environment:
-        environment = Environment(self._fleet, SystemClock())
-        self._operators.arrange(environment)
-        self._fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
+        environment = Environment(self._fleet, steps_per_hour=1)
+        environment.add_healthy(3)
+        self._dead = [self._fleet.provided_machine() for _ in range(6)]
+        environment.may_be_rebooted = {environment.at_provider(machine_id) for machine_id in self._dead}
+        for machine_id in self._dead:
+            self._fleet.make_overdue(machine_id)
         return environment
 
     def tick(self, environment: Environment, points: Points) -> object:
+        self._recover(environment, points)
         return self._initialize(environment, points)
 
     def missing(self, environment: Environment) -> list[str]:
-        return self._operators.left()
+        taken = any("Attempted" in self._fleet.events(machine_id) for machine_id in self._dead)
+        return [] if taken else ["no_machine_waits_without_end: none was recovered"]
 
-    def cast(self, environment: Environment, points: Points, chance: Random) -> dict[str, Callable[[], object]]:
-        commands = self._operators.commands(environment, points)
-        return {name: commands[name] for name in self._chosen or chance.sample(COMMANDS, chance.randint(2, 3))}
+
+class Rack(_Loops):
+    """The loops of a deployment for machines of a list, which cannot restart them."""
+
+    provider = "static"
+    entries = tuple({"ID": f"rack-{number}", "Addr": f"192.0.2.{number}"} for number in range(1, 7))
+
+    def arrange_beside(self, environment: Environment, machines: Machines) -> None:
+        """Add machines that report, one that needs its agent, and capacity."""
+        self._machines = machines
+        reporting = [self._fleet.reporting_machine(0, HOUR) for _ in self.entries[2:]]
+        for machine_id, entry in zip([self._fleet.provided_machine(), *reporting], self.entries[1:], strict=True):
+            self._fleet.change(
+                f"UPDATE machine_provided SET provider_id = '{entry['ID']}' WHERE machine_id = '{machine_id}'"
+            )
+        environment.healthy += reporting
+
+    def _adapter(self, environment: Environment, points: Points) -> Provider:
+        return StaticProvider(lambda: json.dumps(self.entries).encode())
+
+
+class TwoStacks(FleetOperation):
+    """All loops of two deployments of different providers that share a BMDB; one loop may be invoked twice."""
+
+    name = "two stacks"
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__(fleet)
+        self._rack = Rack(fleet)
+
+    def arrange(self) -> Environment:
+        environment = super().arrange()
+        self._rack.arrange_beside(environment, self._machines)
+        return environment
+
+    @property
+    def loops(self) -> dict[str, Callable[[Environment, Points], object]]:
+        return super().loops | {f"{name} of the rack": loop for name, loop in self._rack.loops.items()}
+
+    def cast(self, environment: Environment, points: Points, chance: Random) -> Cast:
+        chosen = [chance.choice(list(loops)) for loops in (super().loops, self._rack.loops)]
+        of_both = [chosen[0], f"{chosen[1]} of the rack", *chance.choices(list(self.loops), k=2)]
+        return {
+            f"{name} {number}": partial(self.loops[name], environment, points) for number, name in enumerate(of_both, 1)
+        }
+
+    def missing(self, environment: Environment) -> list[str]:
+        rows = self._fleet.sql("SELECT provider_id FROM machine_provided WHERE provider = :name", name=Rack.provider)
+        missing = {entry["ID"] for entry in Rack.entries} ^ {row[0] for row in rows}
+        return super().missing(environment) + [f"{each} is not recorded, or not in the list" for each in missing]

@@ -1,36 +1,53 @@
 """
-Scenarios: an arranged fleet, one invocation of a loop, and the result that must be reached in the end.
+Scenarios: an arranged fleet, one invocation of a loop or a command, and the result that must be reached in the end.
 
 A tick builds everything, connection and adapters included, as a cold function
 does, so that no state in memory passes from one tick to the next.
 """
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import Protocol
 from uuid import UUID
 
+import requests
 from shepherd_core.adapters.agent_file import OperatorsAgent
 from shepherd_core.adapters.ssh.dialer import SshDialer
+from shepherd_core.agent.endpoint import AgentRequest
 from shepherd_core.agent.takeover import AgentBinary
-from shepherd_core.bmdb.machines import lookup, pauses
-from shepherd_core.domain.clock import SystemClock
-from shepherd_core.domain.remediation import provider_steps
+from shepherd_core.bmdb.listings import provisioning
+from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
+from shepherd_core.bmdb.machines import lookup
+from shepherd_core.domain.clock import Clock, Deadline
+from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable
+from shepherd_core.domain.machine import ProviderId
+from shepherd_core.domain.pb.agent_pb2 import Node
+from shepherd_core.domain.pb.callback_pb2 import AgentHardwareReport, HeartbeatRequest, OSInstallationReport
+from shepherd_core.domain.provider import Capability
 from shepherd_core.loops.initializer import Initializer
-from shepherd_core.loops.look import Look
-from shepherd_core.loops.recoverer import Recoverer
+from shepherd_core.operator.adopt_forget import Adopt, Forget
+from shepherd_core.operator.drift_repair import DriftRepair
+from shepherd_core.operator.release import Release
+from shepherd_core.providers.equinix.adapter import EquinixProvider
+from shepherd_core.providers.equinix.objects import token_tag
 from shepherd_core.providers.static import StaticProvider
+from shepherd_core.rules.drift import FRESH_SECONDS, DriftKind
 from shepherd_core.telemetry import Metric
 
-from simulator.environment.faults import FakeAnswer
 from simulator.machines.pool import MachinePool
+from simulator.providers.equinix.api import EquinixApi
 from tests.chaos.crash_points import Context, Points
-from tests.chaos.stage.access import START, Access, provision, run
-from tests.chaos.stage.environment import Environment
-from tests.support import defaults
+from tests.chaos.stage.access import INVOCATION_SECONDS, START, Access, equinix_settings, provision, run, update
+from tests.chaos.stage.environment import API_KEY, PREFIX, PUBLIC_KEY, SESSION_SECONDS, Environment
+from tests.support.agents.signed_agent import SignedAgent, endpoint
+from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
+from tests.support.command_line import CommandLine
+from tests.support.waiting import eventually
 
 AGENT = """\
 #!/usr/bin/env python3
@@ -73,30 +90,20 @@ class Provisioning:
         self.access = Access()
 
     def arrange(self) -> Environment:
-        environment = Environment(self._fleet, SystemClock(), reservations=5, limit=4)
-        first, second = environment.api.reservations()[:2]
-        # An intent without a machine, on capacity that is used by others.
-        environment.api.occupy(first)
-        environment.foreign = {device.id for device in environment.api.snapshot()}
-        self._intend(first, age=2 * HOUR)
-        # An intent of a second ago, without a machine yet.
-        self._intend(second, age=1)
-        # A machine that the provider does not list any more.
-        gone = self._fleet.provided_machine("equinix")
-        self._fleet.sql(
-            "UPDATE machines SET machine_created_at = now() - interval '1 day' WHERE machine_id = :id", id=gone
-        )
+        environment = Environment(self._fleet, reservations=5, limit=4)
+        used, free = environment.api.reservations()[:2]
+        environment.api.occupy(used)
+        # Two intents without a machine: an old one on capacity that is used by others, and one of a second ago.
+        for capacity, age in ((used, 2 * HOUR), (free, 1)):
+            self._fleet.sql(
+                "INSERT INTO machine_creation_intent (machine_id, provider, capacity_id, intended_at) "
+                "VALUES (:id, 'equinix', :capacity, clock_timestamp() - :age * interval '1 second')",
+                id=self._fleet.bare_machine(),
+                capacity=capacity,
+                age=age,
+            )
+        environment.api.forget(environment.at_provider(self._fleet.provided_machine()))
         return environment
-
-    def _intend(self, capacity: str, age: float) -> None:
-        machine_id = self._fleet.bare_machine()
-        self._fleet.sql(
-            "INSERT INTO machine_creation_intent (machine_id, provider, capacity_id, intended_at) "
-            "VALUES (:id, 'equinix', :capacity, clock_timestamp() - :age * interval '1 second')",
-            id=machine_id,
-            capacity=capacity,
-            age=age,
-        )
 
     def tick(self, environment: Environment, points: Context) -> Mapping[Metric, float]:
         connection = self.access.connect(environment)
@@ -111,7 +118,7 @@ class OneCapacity(Provisioning):
     name = "provisioner, one capacity"
 
     def arrange(self) -> Environment:
-        return Environment(self._fleet, SystemClock(), reservations=1, limit=2)
+        return Environment(self._fleet, reservations=1, limit=2)
 
 
 class AgentStarts:
@@ -141,7 +148,7 @@ class AgentStarts:
             )
             self.ids[name] = machine_id
         self._pool.fill_disk(self._pool.names()[0])
-        return Environment(self._fleet, SystemClock(), pool=self._pool)
+        return Environment(self._fleet, pool=self._pool)
 
     def function_settings(self) -> dict[str, str]:
         listing = self._agent.with_name("machines.json")
@@ -189,122 +196,202 @@ class AgentStarts:
         return found
 
 
-class Recoveries:
-    """
-    Two unhealthy machines, one that the provider does not know any more, healthy ones, and a paused unhealthy one.
+class Updates:
+    """Two machines without a recorded status, one that is steady, and one that the provider does not list."""
 
-    Another unhealthy machine reports again while the provider is asked about it.
-    """
-
-    name = "recoverer"
-    policy = defaults.policy()
-    at_once = 1
+    name = "updater"
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._unhealthy: list[UUID] = []
-        self._back: tuple[UUID, str] | None = None
+        self._wanted: dict[UUID, str] = {}
         self.access = Access()
 
     def arrange(self) -> Environment:
-        fleet = self._fleet
-        environment = Environment(fleet, SystemClock())
-        back = fleet.unhealthy_machine()
-        self._back = back, environment.machine_at_provider(back)
-        self._unhealthy = [fleet.unhealthy_machine() for _ in range(2)]
-        # The one that comes back may be, until it has reported: in a process of its own the provider tells it nothing.
-        environment.may_be_rebooted = {
-            self._back[1],
-            *(environment.machine_at_provider(machine_id) for machine_id in self._unhealthy),
-        }
-        gone = fleet.unhealthy_machine()
-        environment.api.forget(environment.machine_at_provider(gone))
-        environment.healthy = [fleet.reporting_machine(60) for _ in range(16)]
-        paused = fleet.unhealthy_machine()
-        for machine_id in (*environment.healthy, paused):
-            environment.machine_at_provider(machine_id)
-        pauses.pause(fleet.connection, owner="somebody", reason="new memory", machine_id=paused)
+        environment = Environment(self._fleet)
+        machines = [self._fleet.started_machine() for _ in range(4)]
+        devices = [environment.at_provider(machine_id) for machine_id in machines]
+        self._fleet.sql(
+            "UPDATE machine_provided SET provider_status = 'Running', provider_ip_address = '192.0.2.9' "
+            "WHERE machine_id = :id",
+            id=machines[2],
+        )
+        environment.api.forget(devices[3])
+        self._wanted = {**dict.fromkeys(machines, "Running"), machines[3]: "Missing"}
         return environment
 
     def tick(self, environment: Environment, points: Context) -> Mapping[Metric, float]:
-        provider = self.access.equinix(environment, points.clock)
-        provider.happening = lambda asked: points.aside(lambda: self._answer(environment, asked))
-        rules = replace(defaults.RULES, policy=self.policy)
-        loop = Recoverer(provider, provider_steps(provider), rules, self.look(points))
-        connection = self.access.connect(environment)
-        return run(loop, "equinix", connection, points.clock, self.at_once, self.access.machine_seconds)
+        provider, connection = self.access.equinix(environment, points.clock), self.access.connect(environment)
+        return update(provider, connection, points.clock, HOUR)
 
-    def look(self, points: Context) -> Look | None:
+    def missing(self, environment: Environment) -> list[str]:
+        rows = environment.fleet.sql("SELECT machine_id, provider_status, provider_ip_address FROM machine_provided")
+        found = [f"{machine_id} is {status}" for machine_id, status, _ in rows if status != self._wanted[machine_id]]
+        listed = [(machine_id, at) for machine_id, _, at in rows if self._wanted[machine_id] == "Running"]
+        found += [f"{machine_id} is recorded at {at}" for machine_id, at in listed if at != "192.0.2.1"]
+        unfinished = environment.fleet.sql("SELECT 1 FROM provider_listings WHERE listed_at IS NOT NULL") == []
+        return found + (["no listing was compared completely"] if unfinished else [])
+
+
+class Reports:
+    """
+    One agent reports its hardware and the success of an installation; another one sends only heartbeats.
+
+    A report without an answer is sent again in a new request, as the agent does. An
+    answered request is replayed unchanged, as an attacker may do.
+    """
+
+    name = "agent_api"
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._agents: list[SignedAgent] = []
+        self._unanswered: list[tuple[SignedAgent, HeartbeatRequest]] = []
+        self._faults: list[str] = []
+
+    def arrange(self) -> Environment:
+        environment = Environment(self._fleet)
+        self._agents = [SignedAgent(self._fleet), SignedAgent(self._fleet)]
+        environment.healthy = [agent.machine_id for agent in self._agents]
+        self._fleet.request_installation(self._agents[0].machine_id, 1)
+        outcome = OSInstallationReport(generation=1)
+        outcome.success.SetInParent()
+        self._unanswered = [
+            (self._agents[1], HeartbeatRequest()),
+            (self._agents[0], HeartbeatRequest(hardware_report=AgentHardwareReport(report=Node(manufacturer="ours")))),
+            (self._agents[0], HeartbeatRequest(installation_report=outcome)),
+        ]
+        self._faults = []
+        return environment
+
+    def request(self) -> AgentRequest:
+        return next(agent.request(message) for agent, message in self._unanswered[1:])
+
+    def tick(self, environment: Environment, points: Points) -> object:
+        api = endpoint(environment.connect())
+        for agent, message in list(self._unanswered):
+            request = points.aside(functools.partial(agent.request, message))
+            status = api.handle(request).status
+            if status is not HTTPStatus.OK:
+                continue  # a concurrent invocation sent the same; the agent repeats it
+            if (agent, message) in self._unanswered:
+                self._unanswered.remove((agent, message))
+            if api.handle(request).status is HTTPStatus.OK:
+                self._faults.append("a request was accepted twice")
         return None
 
-    def _answer(self, environment: Environment, asked: str) -> None:
-        """Let the machine that comes back report, when the provider is asked about it."""
-        if self._back is None:
-            return
-        machine_id, provider_id = self._back
-        heard = "UPDATE machine_agent_heartbeat SET agent_heartbeat_at = clock_timestamp() WHERE machine_id = :id"
-        if asked == provider_id and self._fleet.sql(f"{heard} RETURNING 1", id=machine_id):
-            environment.healthy.append(machine_id)
-            environment.may_be_rebooted.discard(provider_id)
-
     def missing(self, environment: Environment) -> list[str]:
-        found = []
-        rebooted = {device.id for device in environment.api.snapshot() if "reboot" in device.actions_taken}
-        for machine_id in self._unhealthy:
-            shown = lookup.show_machine(environment.fleet.connection, machine_id)
-            if shown.provider_id not in rebooted and not environment.counts_as_rebooted(machine_id):
-                found.append(f"{machine_id} was not rebooted")
-            if shown.agent_started_at is not None:
-                found.append(f"the agent of {machine_id} still counts as started")
-        return found
-
-
-class Quarantining(Recoveries):
-    """Two unhealthy machines; for one of them all steps of the policy were taken long ago."""
-
-    name = "recoverer, quarantine"
-
-    def arrange(self) -> Environment:
-        environment = super().arrange()
-        self._all_steps_taken = self._unhealthy.pop()
-        steps = ["reboot"] * 3 + ["power-cycle"] * 2
-        for number, step in enumerate(steps):
-            for event, taken in (("Started", None), ("Attempted", step), ("Finished", None)):
-                self._fleet.sql(
-                    "INSERT INTO work_history (machine_id, process, event, step, timestamp) VALUES "
-                    "(:id, 'ShepherdRecovery', :event, :step, clock_timestamp() - :hours * interval '1 hour')",
-                    id=self._all_steps_taken,
-                    event=event,
-                    step=taken,
-                    hours=len(steps) - number,
-                )
-        environment.may_be_rebooted.discard(
-            lookup.show_machine(self._fleet.connection, self._all_steps_taken).provider_id
+        first = self._agents[0].machine_id
+        wanted = {
+            "hardware report": ("SELECT 1 FROM machine_hardware_report WHERE machine_id = :id", [[1]]),
+            "outcome": (
+                "SELECT generation, os_installation_result FROM machine_os_installation_report WHERE machine_id = :id",
+                [[1, "Success"]],
+            ),
+            "end of what it needs": ("SELECT process FROM machine_need WHERE machine_id = :id", [[None]]),
+        }
+        found = [
+            f"the {what} is missing" for what, (q, rows) in wanted.items() if environment.fleet.sql(q, id=first) != rows
+        ]
+        without_heartbeat = environment.fleet.sql(
+            "SELECT machine_id FROM machine_agent_started EXCEPT SELECT machine_id FROM machine_agent_heartbeat"
         )
-        return environment
-
-    def missing(self, environment: Environment) -> list[str]:
-        shown = lookup.show_machine(environment.fleet.connection, self._all_steps_taken)
-        return super().missing(environment) + ([] if shown.quarantined_at else ["the machine is not quarantined"])
+        found += [f"{machine_id} has no heartbeat" for (machine_id,) in without_heartbeat]
+        return found + self._faults + (["a report has no answer"] if self._unanswered else [])
 
 
-class ProviderOutage(Recoveries):
-    """The provider answers 503 to all steps for longer than the whole policy takes."""
+class Installing:
+    """An operator requests an installation, and repeats the command when no answer came."""
 
-    name = "recoverer, provider outage"
-    policy = defaults.policy("reboot:1:grace=60,quarantine")
+    name = "install"
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._machine: UUID | None = None
 
     def arrange(self) -> Environment:
-        environment = super().arrange()
-        environment.api.faults.add(FakeAnswer(method="POST", path="/devices/{id}/actions", times=12, status=503))
+        environment = Environment(self._fleet)
+        self._machine = self._fleet.started_machine()
         return environment
 
+    def tick(self, environment: Environment, points: Points) -> object:
+        return CommandLine(environment.fleet.settings)(
+            *("machine", "install", str(self._machine), "--yes"),
+            *("--image", "https://images.example.com/metropolis.img", "--sha256", "0f" * 32),
+        )
+
     def missing(self, environment: Environment) -> list[str]:
-        quarantined = [
-            machine_id
-            for machine_id in self._unhealthy
-            if lookup.show_machine(environment.fleet.connection, machine_id).quarantined_at
-        ]
-        return [
-            each for each in super().missing(environment) if not any(str(machine) in each for machine in quarantined)
-        ]
+        rows = environment.fleet.sql("SELECT machine_id, generation FROM machine_os_installation_request")
+        return [] if rows == [[self._machine, 1]] else [f"expected one installation request, got {rows}"]
+
+
+class Deleting(EquinixProvider):
+    """The adapter with a release method: machines are released as the API does it."""
+
+    capabilities = EquinixProvider.capabilities | {Capability.RELEASE}
+
+    def __init__(self, api: EquinixApi, clock: Clock) -> None:
+        super().__init__(equinix_settings(api), lambda: API_KEY, lambda: PUBLIC_KEY, clock)
+        self._api_server = api
+
+    def release(self, provider_id: ProviderId, deadline: Deadline) -> None:
+        """Delete the device, and return when it is gone; a device that is gone, or going, counts as released."""
+        try:
+            url = f"{self._api_server.url}/devices/{provider_id}"
+            answer = requests.delete(url, headers={"X-Auth-Token": API_KEY}, timeout=deadline.left(10))
+        except requests.RequestException as error:
+            raise ProviderUnavailable(str(error)) from error
+        if answer.status_code >= 500:
+            raise ProviderUnavailable(str(answer.status_code))
+        going = answer.status_code == 422 and "deprovisioning" in answer.text
+        if answer.status_code not in (204, 404) and not going:
+            raise ProviderRefused(str(answer.status_code))
+        eventually(lambda: provider_id not in {device.id for device in self._api_server.snapshot()})
+
+
+class Decommissioning:
+    """A machine to release, a vanished one to forget, and one with an intent to adopt."""
+
+    name = "operator"
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._released: UUID
+        self._forgotten: UUID
+        self._adopted = ProviderId("")
+
+    def arrange(self) -> Environment:
+        fleet = self._fleet
+        environment = Environment(fleet)
+        self._released, self._forgotten = (fleet.provided_machine() for _ in range(2))
+        environment.to_release[environment.at_provider(self._released)] = self._released
+        environment.api.forget(environment.at_provider(self._forgotten))
+        begun = fleet.bare_machine()
+        fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'equinix')", id=begun)
+        made = environment.api.add_active_device(f"{PREFIX}{begun}", [token_tag(begun)], racked=False).id
+        self._adopted = ProviderId(made)
+        return environment
+
+    def tick(self, environment: Environment, points: Points) -> object:
+        clock, order = points.clock, RemovalRequest("an operator", "chaos", FRESH_SECONDS)
+        repair = DriftRepair(Deleting(environment.api, clock), environment.connect(), clock, 0, SESSION_SECONDS)
+        deadline = Deadline(clock, INVOCATION_SECONDS)
+        for action in (
+            Adopt((self._adopted,), DriftKind.ADOPTABLE, 0, order.owner),
+            Forget((self._forgotten,), order),
+            Release((self._released,), order),
+        ):
+            repair.carry_out(action, action.evaluate(repair.compare(deadline)), deadline, "chaos")
+        return None
+
+    def missing(self, environment: Environment) -> list[str]:
+        left = {
+            tombstone.machine_id: tombstone.released
+            for tombstone in provisioning.ledger(environment.fleet.connection, "equinix").tombstones
+        }
+        found = [] if left.get(self._forgotten) is False else [f"{self._forgotten} is not forgotten"]
+        found += [] if left.get(self._released) is True else [f"{self._released} is not released"]
+        found += [] if list(provided(self._fleet)) == [self._adopted] else [f"{self._adopted} is not adopted"]
+        found += (
+            [] if [each.id for each in environment.api.snapshot()] == [self._adopted] else ["the devices are not right"]
+        )
+        return found

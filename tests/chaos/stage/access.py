@@ -17,16 +17,31 @@ from shepherd_core.loops.runner import RunLimits
 from shepherd_core.loops.updater import Updater
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.settings.functions.bmdb import BmdbSettings
+from shepherd_core.settings.providers.equinix import EquinixSettings
 from shepherd_core.telemetry import Metric
 
-from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment
-from tests.chaos.stage.project import API_KEY, PUBLIC_KEY, equinix_settings
+from simulator.providers.equinix.api import EquinixApi
+from tests.chaos.stage.environment import (
+    API_KEY,
+    MACHINE_SECONDS,
+    PREFIX,
+    PROJECT,
+    PUBLIC_KEY,
+    SESSION_SECONDS,
+    Environment,
+)
 from tests.support.bmdb.capacity import provisioner
 
 INVOCATION_SECONDS = 600
 START = StartOptions(
     path="/root/agent", endpoint="agents.example:443", answer_seconds=20, backoff=Backoff(300, 14_400, 1.2)
 )
+
+
+def equinix_settings(api: EquinixApi) -> EquinixSettings:
+    return EquinixSettings(
+        project=PROJECT, credential_parameter="/unused", fleet=PREFIX, key_name="shepherd", api_url=api.url
+    )
 
 
 class Answering(EquinixProvider):

@@ -1,20 +1,17 @@
 """
-Processes that run a real function, as Lambda does, and are killed by SIGKILL at one of its effects.
+A real function in a process of its own, as Lambda runs it, that may be killed by SIGKILL at one of its effects.
 
-Run as ``python -m tests.chaos.stage.child FD``: reads one JSON request a line from
-standard input, forks a process for it, and answers with one JSON line on the
-file descriptor FD when that has ended. The parent has imported everything, so
-that a forked process costs milliseconds.
+The process is forked from one that has imported this module, and with it all
+that functions use, so that it takes milliseconds.
 """
 
 import importlib.util
-import json
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,7 +40,7 @@ IMPORTED = (
     endpoint, aws, aws_lambda_powertools.utilities.parameters, boto3, loops, agent_endpoint, adapter, initializer,
     documents, provisioner, recoverer, handlers, secrets, dialer, ssh_keys, updater,
 )  # fmt: skip
-"""Modules that are imported before the fork, once for all processes."""
+"""Modules that are imported before the fork."""
 
 
 class KillSelf:
@@ -51,8 +48,8 @@ class KillSelf:
 
     killed = False
 
-    def __init__(self, at: int, *, after: bool, pipe: int) -> None:
-        """Write the name of that effect to *pipe*."""
+    def __init__(self, at: int, *, after: bool, pipe: Connection) -> None:
+        """Tell the name of that effect through *pipe*."""
         self._at = at
         self._after = after
         self._pipe = pipe
@@ -73,13 +70,13 @@ class KillSelf:
     def starts(self, thread: threading.Thread) -> None: ...
 
     def _kill(self, name: str) -> None:
-        os.write(self._pipe, name.encode())
+        self._pipe.send(("killed", name))
         os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(SECONDS)  # until the signal arrives
 
 
-def _serve(request: dict[str, Any], pipe: int) -> None:
-    """Carry out *request* in this process, and exit."""
+def carry_out(request: dict[str, Any], pipe: Connection) -> None:
+    """Invoke a function in this process, tell how it ended, and exit."""
     os.environ.clear()
     os.environ.update(request["environment"])
     pace.current = Pace(**request["pace"])
@@ -96,27 +93,7 @@ def _serve(request: dict[str, Any], pipe: int) -> None:
     try:
         with Points(KillSelf(request["at"], after=request["after"], pipe=pipe)):
             module.lambda_handler(request["event"], context)
+        pipe.send(("done", ""))
     except Exception as error:  # noqa: BLE001 - reported to the parent
-        os.write(pipe, f"{type(error).__name__}: {error}"[:1000].encode())
-        os._exit(1)
+        pipe.send(("failed", f"{type(error).__name__}: {error}"))
     os._exit(0)
-
-
-def main() -> None:
-    """Serve requests until standard input ends."""
-    with os.fdopen(int(sys.argv[1]), "w") as answers:
-        for line in sys.stdin:
-            reader, writer = os.pipe()
-            process = os.fork()
-            if process == 0:
-                _serve(json.loads(line), writer)
-            os.close(writer)
-            with os.fdopen(reader, "rb") as pipe:
-                told = pipe.read().decode()
-            _, status = os.waitpid(process, 0)
-            answers.write(json.dumps({"status": os.waitstatus_to_exitcode(status), "told": told}) + "\n")
-            answers.flush()
-
-
-if __name__ == "__main__":
-    main()

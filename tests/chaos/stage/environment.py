@@ -3,23 +3,27 @@
 import threading
 from collections import defaultdict
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.domain.clock import Clock
+from shepherd_core.bmdb.machines import pauses
+from shepherd_core.domain.clock import Clock, SystemClock
 from shepherd_core.domain.machine import Process
+from shepherd_core.providers.equinix.objects import TOKEN_TAG
 
 from simulator.machines.pool import MachinePool
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.kit.hardware import NoHardware
 from tests.chaos.invariants import SEEN
-from tests.chaos.stage.project import API_KEY, PREFIX, PROJECT
 from tests.support import defaults
 from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import PROVIDER, Fleet
 
+PROJECT = "6ab2c9bd-3c32-4d0e-8d4a-0f4b1a5c7e10"
+API_KEY = "an-api-key"
+PREFIX = "shepherd-"
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"
 SESSION_SECONDS = 60.0
 _TICK = """
 INSERT INTO ticks (session_id, loop, provider, runtime_info, began_at, ended_at, outcome, counts)
@@ -35,18 +39,15 @@ class Environment:
     """One environment, with the facts about the arranged fleet that the invariants need."""
 
     fleet: Fleet
-    clock: Clock
+    clock: Clock = field(default_factory=SystemClock)
     reservations: int = 0
     pool: MachinePool | None = None
-    folder: Path | None = None
     limit: int = 0
     """Maximum number of machines; 0: no limit."""
     may_be_rebooted: set[str] = field(default_factory=set)
     """Provider ids of the machines that are unhealthy, or were."""
     healthy: list[UUID] = field(default_factory=list)
     """Machines whose agents continue to report."""
-    foreign: set[str] = field(default_factory=set)
-    """Provider ids of machines that Shepherd does not manage."""
     to_release: dict[str, UUID] = field(default_factory=dict)
     """Machines, by provider id, that an operator releases."""
     steps_per_hour: int = defaults.LIMITS.per_hour
@@ -59,7 +60,6 @@ class Environment:
     """The last check of the invariants: the database's snapshot, the parameters, and the violations."""
     decided: dict[str, str] = field(default_factory=dict)
     """When a worker stopped before an action on a machine, by the database's clock."""
-    hardware: NoHardware = field(default_factory=NoHardware)
     connections: dict[int, list[Connection]] = field(default_factory=lambda: defaultdict(list))
     """Opened connections, by the thread that opened them."""
 
@@ -69,7 +69,7 @@ class Environment:
         self.fleet.sql(_TICK)
         for provider in ("equinix", PROVIDER):
             self.fleet.watch(provider)
-        self.api = EquinixApi(self.hardware, project_id=PROJECT, secret=API_KEY, reservations=self.reservations)
+        self.api = EquinixApi(NoHardware(), project_id=PROJECT, secret=API_KEY, reservations=self.reservations)
         self.api.start()
 
     def close(self) -> None:
@@ -113,11 +113,54 @@ class Environment:
         intents = self.fleet.sql("SELECT machine_id FROM machine_creation_intent")
         return found + [f"the intent {row[0]} is still there" for row in intents]
 
-    def machine_at_provider(self, machine_id: UUID) -> str:
-        """Create a device for a machine that stands in the BMDB, and return its provider id."""
+    def devices(self, *, watched: bool) -> list[dict[str, Any]]:
+        """Return the provider's machines as the invariants read them."""
+        seen = self.actions_seen if watched else None
+        with self.api.machines.lock:  # a copy of all devices takes longer than the rest of a check
+            return [
+                {
+                    "id": device.id,
+                    "active": device.state == "active",
+                    "ours": device.name.startswith(PREFIX),
+                    "tokens": [
+                        tag.removeprefix(TOKEN_TAG) for tag in device.fields["tags"] if tag.startswith(TOKEN_TAG)
+                    ],
+                    "actions": len(device.actions_taken),
+                    "may_act": device.id in self.may_be_rebooted,
+                    "made_now": seen is not None and device.id not in seen,
+                    "acted_now": seen is not None and len(device.actions_taken) > seen.get(device.id, 0),
+                    "decided_at": self.decided.get(device.id),
+                }
+                for device in self.api.machines.all.values()
+            ]
+
+    # Machines, which the provider has, too.
+
+    def at_provider(self, machine_id: UUID) -> str:
+        """Create a device for a machine that stands in the BMDB since yesterday, and return its provider id."""
         device = self.api.add_active_device(f"{PREFIX}{machine_id}", racked=False)
         self.fleet.change(
             f"UPDATE machine_provided SET provider = 'equinix', provider_id = '{device.id}' "
             f"WHERE machine_id = '{machine_id}'",
+            f"UPDATE machines SET machine_created_at = now() - interval '1 day' WHERE machine_id = '{machine_id}'",
         )
         return device.id
+
+    def unhealthy(self, count: int) -> list[UUID]:
+        """Return machines that do not report any more."""
+        machines = [self.fleet.unhealthy_machine() for _ in range(count)]
+        self.may_be_rebooted |= {self.at_provider(machine_id) for machine_id in machines}
+        return machines
+
+    def add_healthy(self, count: int) -> None:
+        """Add machines that continue to report."""
+        machines = [self.fleet.reporting_machine(60) for _ in range(count)]
+        self.healthy += machines
+        for machine_id in machines:
+            self.at_provider(machine_id)
+
+    def paused(self) -> UUID:
+        """Return the pause of a machine that does not report."""
+        machine_id = self.fleet.unhealthy_machine()
+        self.at_provider(machine_id)
+        return pauses.pause(self.fleet.connection, owner="somebody", reason="new memory", machine_id=machine_id)

@@ -1,16 +1,15 @@
 """Functions as real processes, killed with SIGKILL one at a time, or running concurrently."""
 
+import itertools
 import json
-import os
-import signal
-import subprocess
-import sys
+import multiprocessing
 import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import asdict, replace
 from random import Random
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -20,16 +19,21 @@ import boto3
 from moto.server import ThreadedMotoServer
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.agent.endpoint import AgentRequest
-from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.pace import Pace
 from shepherd_core.settings.functions import LOOPS
 
 from tests.chaos.explore import SOON_SECONDS, Explored, converge
 from tests.chaos.invariants import violations
 from tests.chaos.scenarios.loops import Scenario
-from tests.chaos.stage.child import ROOT
-from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment
-from tests.chaos.stage.project import API_KEY, PREFIX, PROJECT
+from tests.chaos.stage.child import ROOT, carry_out
+from tests.chaos.stage.environment import (
+    API_KEY,
+    MACHINE_SECONDS,
+    PREFIX,
+    PROJECT,
+    SESSION_SECONDS,
+    Environment,
+)
 from tests.support.agents.signed_agent import SignedAgent
 from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import Fleet
@@ -42,6 +46,8 @@ _AWS = {
 }
 _PARAMETER, _KEY_PARAMETER = "/api-key", "/ssh-key"
 PACE = Pace(session_seconds=SESSION_SECONDS, machine_seconds=MACHINE_SECONDS, connect_seconds=0.1, chunk=2)
+_FORKING = multiprocessing.get_context("forkserver")
+_FORKING.set_forkserver_preload(["__main__", carry_out.__module__])
 _LOAD_SESSION_SECONDS = 2.0
 _MARGIN_SECONDS = 1.0
 _CAPACITY, _UNHEALTHY, _HEALTHY = 6, 4, 30
@@ -51,64 +57,30 @@ _ROUNDS = 12
 class Outcome(NamedTuple):
     """How a process ended."""
 
-    status: int
+    how: str
+    """``done``, ``killed`` or ``failed``."""
     told: str
     """The effect at which it was killed, or the error that its function raised."""
-
-    @property
-    def killed(self) -> bool:
-        """Whether SIGKILL ended it."""
-        return self.status == -signal.SIGKILL
-
-
-class _ChildProcess:
-    """A child process that forks a process for each invocation, one at a time."""
-
-    def __init__(self) -> None:
-        reader, writer = os.pipe()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.chaos.stage.child", str(writer)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            pass_fds=(writer,),
-            text=True,
-        )
-        os.close(writer)
-        self._answers = os.fdopen(reader)
-
-    def run(self, request: Mapping[str, Any]) -> Outcome:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        answer = json.loads(self._answers.readline())
-        return Outcome(answer["status"], answer["told"])
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._answers.close()
 
 
 class Functions:
     """The functions; each invocation is a separate process. A context manager."""
 
-    def __init__(self, at_once: int = 1, ssh_private_key: str | None = None) -> None:
-        """Run up to *at_once* processes, with *ssh_private_key* or one of their own."""
-        self._at_once = at_once
+    def __init__(self, ssh_private_key: str | None = None) -> None:
+        """Let them use *ssh_private_key*, or one of their own."""
         key = ssh_private_key or ssh_keys.generate()
         self._secrets = {
             _PARAMETER: API_KEY,
             _KEY_PARAMETER: key,
             ssh_keys.public_parameter(_KEY_PARAMETER): ssh_keys.public_line(key),
         }
-        self._stack = ExitStack()
+        self._server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+        self.pid: int | None = None
+        """The last process."""
 
     def __enter__(self) -> Self:
-        server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-        server.start()
-        self._stack.callback(server.stop)
-        self._aws = "http://{}:{}".format(*server.get_host_and_port())
+        self._server.start()
+        self._aws = "http://{}:{}".format(*self._server.get_host_and_port())
         session = boto3.session.Session(
             _AWS["AWS_ACCESS_KEY_ID"], _AWS["AWS_SECRET_ACCESS_KEY"], region_name="eu-central-1"
         )
@@ -116,15 +88,12 @@ class Functions:
         for name, secret in self._secrets.items():
             ssm.put_parameter(Name=name, Value=secret, Type="SecureString", Overwrite=True)
         ssm.close()
-        self._children = [_ChildProcess() for _ in range(self._at_once)]
-        for child in self._children:
-            self._stack.callback(child.close)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.close()
+        self._server.stop()
 
     def invoke(
         self,
@@ -134,24 +103,30 @@ class Functions:
         event: object = None,
         at: int = 0,
         after: bool = False,
-        by: int = 0,
         settings: Mapping[str, str] | None = None,
         pace: Pace = PACE,
     ) -> Outcome:
-        """Run *function* with the database and the provider of *environment*, in the child process number *by*."""
+        """Run *function* with the database and the provider of *environment*."""
         if event is None:
             event = json.loads((ROOT / "events" / f"{function}.json").read_text(encoding="utf-8"))
-        variables = {**self._variables(environment), **(settings or {})}
-        return self._children[by].run(
-            {
-                "function": function,
-                "environment": variables,
-                "pace": asdict(pace),
-                "event": event,
-                "at": at,
-                "after": after,
-            }
-        )
+        request = {
+            "function": function,
+            "environment": {**self._variables(environment), **(settings or {})},
+            "pace": asdict(pace),
+            "event": event,
+            "at": at,
+            "after": after,
+        }
+        reader, writer = _FORKING.Pipe(duplex=False)
+        process = _FORKING.Process(target=carry_out, args=(request, writer))
+        process.start()
+        self.pid = process.pid
+        writer.close()
+        outcome = Outcome("failed", "the process ended")
+        with reader, suppress(EOFError):  # which comes when the process is gone
+            outcome = Outcome(*reader.recv())
+            reader.recv()
+        return outcome
 
     def _variables(self, environment: Environment) -> dict[str, str]:
         settings = environment.fleet.settings
@@ -203,50 +178,34 @@ def explore_processes(
     *event* returns the function's event, None: the one of its schedule. *settings* are environment variables.
     """
     explored, function = Explored(), scenario.name.partition(",")[0]
-    for number in numbers:
-        for after in (False, True):
-            environment = scenario.arrange()
-            try:
-                ended = functions.invoke(
-                    environment, function, event=event(), at=number, after=after, settings=settings, pace=pace
-                )
-                if not ended.killed:
-                    explored.broken += [f"{scenario.name}, a process: {ended.told}"] if ended.status else []
-                    return explored
-                explored.kills += 1
-                found = violations(environment) or converge(scenario, environment, explored, SOON_SECONDS)
-                when = "after" if after else "before"
-                explored.broken += [
-                    f"{scenario.name}, killed {when} effect {number} ({ended.told}): {each}" for each in found
-                ]
-            finally:
-                environment.close()
+    for number, after in itertools.product(numbers, (False, True)):
+        with closing(scenario.arrange()) as environment:
+            ended = functions.invoke(
+                environment, function, event=event(), at=number, after=after, settings=settings, pace=pace
+            )
+            if ended.how != "killed":
+                explored.broken += [f"{scenario.name}, a process: {ended.told}"] if ended.how == "failed" else []
+                return explored
+            explored.kills += 1
+            found = violations(environment) or converge(scenario, environment, explored, SOON_SECONDS)
+            when = f"killed {'after' if after else 'before'} effect {number} ({ended.told})"
+            explored.broken += [f"{scenario.name}, {when}: {each}" for each in found]
     return explored
 
 
-@dataclass
-class Loaded:
-    """The results of concurrent processes."""
-
-    invocations: int = 0
-    killed: int = 0
-    checks: int = 0
-    errors: set[str] = field(default_factory=set)
-    """Names of the errors that functions raised; allowed, since another may have been faster."""
-    broken: list[str] = field(default_factory=list)
-
-
-def load(fleet: Fleet, functions: Functions, at_once: int, seconds: float, seed: int) -> Loaded:
+def load(fleet: Fleet, functions: Functions, at_once: int, seconds: float, seed: int) -> Explored:
     """
     Run random functions in one environment for *seconds*, in *at_once* processes, and kill some of them.
 
     Then run the schedules, one function at a time, until nothing is missing.
     """
-    environment, unhealthy, agents = _arrange_load(fleet)
-    loaded = Loaded()
-    lock = threading.Lock()
-    end = time.monotonic() + seconds
+    loaded, lock, end = Explored(), threading.Lock(), time.monotonic() + seconds
     pace = replace(PACE, session_seconds=_LOAD_SESSION_SECONDS)
+    environment = Environment(fleet, reservations=_CAPACITY, margin_seconds=_MARGIN_SECONDS)
+    unhealthy = environment.unhealthy(_UNHEALTHY)
+    environment.add_healthy(_HEALTHY)
+    environment.limit = _UNHEALTHY + _HEALTHY + _CAPACITY - 1
+    agents = [SignedAgent(fleet, machine_id) for machine_id in environment.healthy[:4]]
 
     def work(by: int) -> None:
         chance = Random(seed + by)
@@ -255,42 +214,25 @@ def load(fleet: Fleet, functions: Functions, at_once: int, seconds: float, seed:
             at = chance.randint(1, 50) if chance.random() < 1 / 3 else 0
             with lock:
                 event = event_of(chance.choice(agents).request()) if function == "agent_api" else None
-            ended = functions.invoke(
-                environment, function, event=event, at=at, after=chance.random() < 1 / 2, by=by, pace=pace
-            )
+            after = chance.random() < 1 / 2
+            ended = functions.invoke(environment, function, event=event, at=at, after=after, pace=pace)
             with lock:
                 loaded.invocations += 1
-                loaded.killed += ended.killed
-                if ended.status > 0:
-                    loaded.errors.add(ended.told.partition(":")[0])
+                loaded.killed += ended.how == "killed"
+                loaded.errors |= {ended.told.partition(":")[0]} if ended.how == "failed" else set()
 
-    try:
-        workers = [threading.Thread(target=work, args=(by,)) for by in range(at_once)]
-        for worker in workers:
-            worker.start()
-        while any(worker.is_alive() for worker in workers):
+    with closing(environment), ThreadPoolExecutor(at_once) as pool:
+        workers = [pool.submit(work, by) for by in range(at_once)]
+        while not all(worker.done() for worker in workers):
             with lock:
                 found = violations(environment)
             loaded.checks += 1
             loaded.broken += [each for each in found if each not in loaded.broken]
             time.sleep(0.05)
+        for worker in workers:
+            worker.result()
         loaded.broken += [] if loaded.broken else _converge(environment, functions, unhealthy)
-    finally:
-        environment.close()
     return loaded
-
-
-def _arrange_load(fleet: Fleet) -> tuple[Environment, list[UUID], list[SignedAgent]]:
-    environment = Environment(fleet, SystemClock(), reservations=_CAPACITY, margin_seconds=_MARGIN_SECONDS)
-    unhealthy = [fleet.unhealthy_machine() for _ in range(_UNHEALTHY)]
-    environment.healthy = [fleet.reporting_machine(60) for _ in range(_HEALTHY)]
-    environment.may_be_rebooted = {environment.machine_at_provider(machine_id) for machine_id in unhealthy}
-    for machine_id in environment.healthy:
-        environment.machine_at_provider(machine_id)
-    agents = [SignedAgent(fleet, machine_id) for machine_id in environment.healthy[:4]]
-    fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")
-    environment.limit = _UNHEALTHY + _HEALTHY + _CAPACITY - 1
-    return environment, unhealthy, agents
 
 
 def _converge(environment: Environment, functions: Functions, unhealthy: list[UUID]) -> list[str]:
@@ -299,7 +241,7 @@ def _converge(environment: Environment, functions: Functions, unhealthy: list[UU
         environment.pass_time(SOON_SECONDS)
         for function in ("provisioner", "recoverer", "updater"):
             ended = functions.invoke(environment, function)
-            if ended.status:
+            if ended.how != "done":
                 return [f"{function}, undisturbed, failed: {ended.told}"]
         if broken := violations(environment):
             return broken

@@ -12,11 +12,9 @@ from shepherd_core.adapters import ssh_keys
 from simulator.machines.pool import MachinePool
 from tests.chaos.explore import Explored
 from tests.chaos.sample import SECONDS, SEED
-from tests.chaos.schedules import Played
-from tests.chaos.stage.processes import Loaded
 from tests.support.waiting import eventually
 
-Check = Callable[[Explored | Played | Loaded], None]
+Check = Callable[[Explored], None]
 
 if SECONDS:
     logging.disable(logging.CRITICAL)  # a test that runs for minutes would keep what the functions log
@@ -33,11 +31,11 @@ def _abandoned_sockets() -> Iterator[None]:
 def check(record_property: Callable[[str, object], None]) -> Check:
     """Return what fails for broken promises, and records for `make chaos` how much was tried."""
 
-    def check(found: Explored | Played | Loaded) -> None:
-        for name, value in {**vars(found), "breaks": len(getattr(found, "breaks", ()))}.items():
+    def check(found: Explored) -> None:
+        for name, value in {**vars(found), "breaks": len(found.breaks)}.items():
             if isinstance(value, int) and value:
                 record_property(name, value)
-        assert found.broken == [], "\n".join([f"seed {SEED}", *getattr(found, "trace", [])])
+        assert found.broken == [], "\n".join([f"seed {SEED}", *found.trace])
 
     return check
 

@@ -5,6 +5,7 @@ A sample of the schedules; ``make chaos`` plays more. ``CHAOS_SEED=N`` replays t
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from itertools import combinations, count, takewhile
 from pathlib import Path
@@ -12,22 +13,24 @@ from random import Random
 
 import pytest
 from shepherd_core.bmdb.machines import lookup
-from shepherd_core.domain.clock import SystemClock
 
 from simulator.machines.pool import MachinePool
 from tests.chaos.concurrent_runs import Action, Scheduler, Stop
 from tests.chaos.crash_points import Points
 from tests.chaos.sample import SECONDS, SEED, WHOLE, chance, more
-from tests.chaos.scenarios.decommissioning import Decommissioning
-from tests.chaos.scenarios.fleet_operation import FleetOperation, OperatorsAndAgents
-from tests.chaos.scenarios.loops import AgentStarts, OneCapacity, Provisioning, Recoveries, Scenario
-from tests.chaos.scenarios.reboots import Reboots
-from tests.chaos.scenarios.records import Reports, Updates
-from tests.chaos.scenarios.ssh_brake import SshBrake
-from tests.chaos.scenarios.two_stacks import TwoStacks
+from tests.chaos.scenarios.fleet_operation import COMMANDS, FleetOperation, OperatorsAndAgents, SshBrake, TwoStacks
+from tests.chaos.scenarios.loops import (
+    AgentStarts,
+    Decommissioning,
+    OneCapacity,
+    Provisioning,
+    Reports,
+    Scenario,
+    Updates,
+)
+from tests.chaos.scenarios.recoveries import Reboots, Recoveries
 from tests.chaos.schedules import Chance, Concurrent, Play, play, play_all, play_seeds
 from tests.chaos.stage.environment import Environment
-from tests.chaos.stage.operators import COMMANDS
 from tests.chaos.stage.processes import PACE, Functions, event_of, explore_processes, load
 from tests.integration.chaos.conftest import Check
 from tests.support.bmdb.fleet import LEVELS, Fleet
@@ -108,8 +111,7 @@ class _YieldsAt:
 
 def test_a_broken_promise_is_reported_at_its_step(real_time: Fleet) -> None:
     """Some violations are repaired before the invocation ends, and a check at the end would miss them."""
-    environment = Environment(real_time, SystemClock())
-    try:
+    with closing(Environment(real_time)) as environment:
         machine_id = real_time.provided_machine()
 
         def careless() -> None:
@@ -124,13 +126,11 @@ def test_a_broken_promise_is_reported_at_its_step(real_time: Fleet) -> None:
         ran = scheduler.run({"careless": careless}, Points(scheduler))
         assert {each.split(":")[0] for each in ran.broken} == {"related_rows_come_and_go_together"}
         assert lookup.show_machine(real_time.connection, machine_id).needs == "ShepherdAgentStart"
-    finally:
-        environment.close()
 
 
 @pytest.fixture(scope="module")
 def functions(racked: tuple[MachinePool, str]) -> Iterator[Functions]:
-    with Functions(AT_ONCE, racked[1]) as functions:
+    with Functions(racked[1]) as functions:
         yield functions
 
 

@@ -16,8 +16,7 @@ from simulator.machines.pool import MachinePool
 from tests.chaos.faults.at_machines import MACHINES
 from tests.chaos.faults.at_provider import PROVIDER
 from tests.chaos.faults.at_services import AWS, DATABASE
-from tests.chaos.faults.fault import AgentStarts, FaultyScenario, Recoveries, Updates
-from tests.chaos.faults.run import try_fault, try_machine_faults
+from tests.chaos.faults.fault import AgentStarts, FaultyScenario, Recoveries, Updates, try_fault, try_machine_faults
 from tests.chaos.sample import SEED, drawn
 from tests.chaos.scenarios.loops import Provisioning
 from tests.integration.chaos.conftest import rack
@@ -57,7 +56,7 @@ def test_a_fault_is_named_and_repaired_without_other_damage(
 def test_a_machine_fault_is_named_and_delays_no_other_machine(
     real_time: Fleet, many_machines: tuple[MachinePool, str], tmp_path: Path
 ) -> None:
-    assert try_machine_faults(AgentStarts(real_time, *many_machines, tmp_path)) == []
+    assert try_machine_faults(AgentStarts(real_time, *many_machines, tmp_path), MACHINES) == []
 
 
 def test_a_fault_that_shows_differently_is_reported(real_time: Fleet) -> None:
