@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shepherd_core.settings.base import variable
-from shepherd_core.settings.functions import FUNCTIONS
+from shepherd_core.settings.functions.specs import FUNCTIONS
 from shepherd_core.settings.providers import BUILT_IN, find
 
 ROOT = Path(__file__).parents[1]
@@ -60,8 +60,8 @@ _READY = {
     "agent_api": _TELEMETRY + "import nacl.signing" + _MESSAGES,
 }
 _BUILD = {
-    "migrator": "from shepherd_core.operator import migrator; adapters.bmdb()",
-    "agent_api": "agent_endpoint.build()",
+    "migrator": "from shepherd_core.operator import migrator; handlers.adapters.bmdb()",
+    "agent_api": "handlers.agent_endpoint.build()",
 }
 
 
@@ -73,8 +73,7 @@ import os
 os.environ.update({environment!r})
 import functions.{function}.app
 from shepherd_core import handlers
-from shepherd_core.wiring import adapters, agent_endpoint, loops
-{_BUILD.get(function, f"loops.build({function!r})")}
+{_BUILD.get(function, f"from shepherd_core.wiring import loops; loops.build({function!r})")}
 """
 
 

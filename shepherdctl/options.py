@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 from shepherd_core.domain.machine import Process
-from shepherd_core.settings.functions import PAUSED_AS, PROCESS_OF_LOOP
+from shepherd_core.settings.functions.specs import PAUSED_AS, PROCESS_OF_LOOP
 from shepherd_core.settings.providers import names
 
 from shepherdctl.completion import location_names, machine_names

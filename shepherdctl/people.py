@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from shepherd_core.settings.functions import OPERATOR, READER
+from shepherd_core.settings.functions.bmdb import OPERATOR, READER
 
 
 class Person(StrEnum):

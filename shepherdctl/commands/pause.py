@@ -10,7 +10,7 @@ from shepherd_core.bmdb.machines.pauses import resume as end_pause
 from shepherd_core.bmdb.machines.search import FoundMachine, matching
 from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.errors import ShepherdError
-from shepherd_core.settings.functions import OPERATOR
+from shepherd_core.settings.functions.bmdb import OPERATOR
 
 from shepherdctl import actions
 from shepherdctl.completion import pause_ids

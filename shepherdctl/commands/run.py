@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 import typer
 from shepherd_core import handlers, telemetry
 from shepherd_core.domain.machine import INVALID
-from shepherd_core.settings.functions import LOOPS
+from shepherd_core.settings.functions.specs import LOOPS
 
 from shepherdctl.database import explain_schema_mismatch
 from shepherdctl.output.formats import at, loop_name

@@ -9,7 +9,7 @@ from typing import Any
 
 from shepherd_core.adapters import aws
 from shepherd_core.domain.errors import SourceMissing, SourceUnavailable
-from shepherd_core.settings.functions import SPECS
+from shepherd_core.settings.functions.specs import SPECS
 
 from shepherdctl.output.readable_log import record_of
 

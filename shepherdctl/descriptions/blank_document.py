@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 from shepherd_core.settings.base import PLACEHOLDER, PREFIX
 from shepherd_core.settings.document import DEPLOYMENT, VERSION
 from shepherd_core.settings.effective import FIXED, GIVEN
-from shepherd_core.settings.functions import FUNCTIONS
+from shepherd_core.settings.functions.specs import FUNCTIONS
 from shepherd_core.settings.keys import TOP, bounds, path, tables
 from shepherd_core.settings.providers import find
 from shepherd_core.settings.rules import DOCUMENTS

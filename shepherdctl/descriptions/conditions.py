@@ -14,7 +14,7 @@ from shepherd_core.domain.clock import TOLERANCE_SECONDS
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.provider import Capability
 from shepherd_core.domain.states import State
-from shepherd_core.settings.functions import FUNCTION_SECONDS
+from shepherd_core.settings.functions.specs import FUNCTION_SECONDS
 from shepherd_core.settings.providers import find, known
 from shepherd_core.telemetry import Metric
 

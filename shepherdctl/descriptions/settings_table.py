@@ -12,8 +12,8 @@ from pathlib import Path
 from pydantic.fields import FieldInfo
 from shepherd_core.settings.base import PREFIX, ProviderSettings, variable
 from shepherd_core.settings.deployment import DeploymentSettings, OperatorSettings
-from shepherd_core.settings.functions import FUNCTIONS, LOOPS
 from shepherd_core.settings.functions.shared import ProviderChoice
+from shepherd_core.settings.functions.specs import FUNCTIONS, LOOPS
 from shepherd_core.settings.keys import bounds, path, readers, tables
 from shepherd_core.settings.providers import BUILT_IN, find
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 import typer
-from shepherd_core.settings.functions import PAUSED_AS
+from shepherd_core.settings.functions.specs import PAUSED_AS
 from shepherd_core.telemetry import Metric
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.pace import Pace
 from shepherd_core.domain.remediation import USUAL_TIMEOUTS
-from shepherd_core.settings.functions import ROLES
 from shepherd_core.settings.functions.loops import RecovererSettings
+from shepherd_core.settings.functions.specs import ROLES
 
 from simulator.environment.aws import REGION
 from simulator.environment.machine_source import SSH_KEY_PARAMETER

@@ -21,7 +21,7 @@ from shepherd_core.bmdb.machines.search import FoundMachine, matching
 from shepherd_core.bmdb.work import open_work
 from shepherd_core.bmdb.work.history import HistoryEvent, read_history
 from shepherd_core.domain.clock import SystemClock
-from shepherd_core.settings.functions import LOOPS
+from shepherd_core.settings.functions.specs import LOOPS
 
 from simulator.closeable import Assembled
 from simulator.environment import certificate, deployment

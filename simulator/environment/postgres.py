@@ -11,8 +11,8 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.schema.make_roles import RoleLogin, make
 from shepherd_core.bmdb.schema.migrate import migrate
 from shepherd_core.domain.clock import SystemClock
-from shepherd_core.settings.functions import READER, ROLES
-from shepherd_core.settings.functions.bmdb import BmdbSettings
+from shepherd_core.settings.functions.bmdb import READER, BmdbSettings
+from shepherd_core.settings.functions.specs import ROLES
 
 from simulator.temporary_folder import temporary_folder
 

@@ -25,7 +25,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from shepherd_core.settings.functions import SPECS
+from shepherd_core.settings.functions.specs import SPECS
 
 from simulator.environment.environment import Environment, EnvironmentSettings
 from simulator.environment.status import machine_statuses

@@ -32,9 +32,9 @@ from shepherd_core.loops.look import Look
 from shepherd_core.loops.provisioner import Provisioner
 from shepherd_core.loops.recoverer import Recoverer
 from shepherd_core.loops.updater import Updater
-from shepherd_core.settings.functions import FUNCTION_SECONDS, LOOPS
 from shepherd_core.settings.functions.loops import ProvisionerSettings, RecovererSettings
 from shepherd_core.settings.functions.services import AgentApiSettings
+from shepherd_core.settings.functions.specs import FUNCTION_SECONDS, LOOPS
 from shepherd_core.telemetry import Metric
 from shepherd_core.wiring.loops import creation_limits, recovery_rules
 

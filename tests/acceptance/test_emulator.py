@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from shepherd_core.bmdb.schema.migrate import migrations
-from shepherd_core.settings.functions import LOOPS
+from shepherd_core.settings.functions.specs import LOOPS
 
 from simulator.environment.environment import Environment, EnvironmentSettings
 from simulator.lambda_.emulator import Emulator

@@ -15,7 +15,7 @@ from shepherd_core.domain.budget import Brake
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.records import BadAgent
 from shepherd_core.domain.states import State
-from shepherd_core.settings.functions import LOOPS
+from shepherd_core.settings.functions.specs import LOOPS
 
 from shepherdctl.descriptions.condition import AWS_ALONE, Condition, ConditionName
 from shepherdctl.descriptions.conditions import FleetStatus, conditions, only

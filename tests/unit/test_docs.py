@@ -9,9 +9,10 @@ import pytest
 from shepherd_core.adapters.ssh import client
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.pace import Pace
-from shepherd_core.settings import base, functions
+from shepherd_core.settings import base
 from shepherd_core.settings.deployment import CapacitySettings, DeploymentSettings, OperatorSettings
 from shepherd_core.settings.functions.loops import RecovererSettings
+from shepherd_core.settings.functions.specs import FUNCTIONS
 from shepherd_core.settings.providers import BUILT_IN, find
 from shepherd_core.settings.rules import RULES
 from shepherd_core.settings.sources import DEFAULT_PREFIX
@@ -53,7 +54,7 @@ def test_the_page_on_settings_has_every_rule() -> None:
 
 def test_no_setting_is_documented_that_does_not_exist() -> None:
     documented = set(re.findall(rf"{base.PREFIX}[A-Z0-9_]*[A-Z0-9]", "\n".join(page.read_text() for page in PAGES)))
-    types: list[type[base.Settings]] = [*functions.FUNCTIONS.values(), *(find(name).settings for name in BUILT_IN)]
+    types: list[type[base.Settings]] = [*FUNCTIONS.values(), *(find(name).settings for name in BUILT_IN)]
     types += [CapacitySettings, DeploymentSettings, OperatorSettings]
     fields = {base.variable(each, name) for each in types for name in each.model_fields}
     agents = {interval.INTERVAL_VARIABLE, installer.LIMIT_VARIABLE, installer.GENERATION_VARIABLE}

@@ -13,42 +13,18 @@ from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
-from pydantic_core import PydanticCustomError
-
 from shepherd_core import telemetry
 from shepherd_core.domain.clock import CLOSING_SECONDS, Deadline
 from shepherd_core.domain.errors import DriftLimitExceeded, EventInvalid, ShepherdError
 from shepherd_core.domain.events import event_object, field, shown, texts
 from shepherd_core.telemetry import Metric
-from shepherd_core.wiring import adapters, agent_endpoint, loops, settings
+from shepherd_core.wiring import adapters, agent_endpoint, settings
 from shepherd_core.wiring.adapters import CLOCK
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
     from shepherd_core.agent.endpoint import AgentRequest
-
-
-class TickEvent(BaseModel):
-    """The event that a schedule sends; see ``events/``."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)  # the agent API has no schedule
-
-    loop: str
-    scheduled_time: str
-    dry_run: bool = False
-
-    @field_validator("scheduled_time")
-    @classmethod
-    def _is_time(cls, value: str) -> str:
-        try:
-            valid = datetime.fromisoformat(value).tzinfo is not None
-        except ValueError:
-            valid = False
-        if not valid:
-            raise PydanticCustomError("time", "it must be a time such as 2026-11-21T09:30:00Z")
-        return value
 
 
 def invoke(loop: str, event: Mapping[str, object], context: LambdaContext) -> dict[str, object]:
@@ -65,9 +41,9 @@ def invoke(loop: str, event: Mapping[str, object], context: LambdaContext) -> di
     """
     telemetry.bind(request_id=context.aws_request_id, loop=loop)
     try:
-        tick = _tick(loop, event)
+        dry_run = _dry_run(loop, event)
         seconds = context.get_remaining_time_in_millis() / 1000 - CLOSING_SECONDS
-        return run(loop, seconds, context.aws_request_id, dry_run=tick.dry_run)
+        return run(loop, seconds, context.aws_request_id, dry_run=dry_run)
     except ShepherdError as error:
         telemetry.error("invocation failed", exc=error)
         raise
@@ -77,6 +53,8 @@ def invoke(loop: str, event: Mapping[str, object], context: LambdaContext) -> di
 
 def run(loop: str, seconds: float, runtime_info: str, *, dry_run: bool = False) -> dict[str, object]:
     """Run *loop* once for at most *seconds*; *runtime_info* is stored with its session. Otherwise as ``invoke``."""
+    from shepherd_core.wiring import loops  # noqa: PLC0415 - see the module's docstring
+
     function = loops.build(loop)
     telemetry.bind(provider=function.provider, **settings.log_keys())
     head: dict[str, object] = {"loop": loop, "provider": function.provider, "dry_run": dry_run}
@@ -170,21 +148,24 @@ def _request(event: Mapping[str, Any]) -> AgentRequest:
         raise EventInvalid(message) from error
 
 
-def _tick(loop: str, event: Mapping[str, object]) -> TickEvent:
+def _dry_run(loop: str, event: Mapping[str, object]) -> bool:
+    """Check that a schedule of *loop* sent *event*, see ``events/``, and return whether it asks for a dry run."""
     try:
-        tick = TickEvent.model_validate(event_object(event))
-    except ValidationError as error:
-        faults = "; ".join(
-            f"{'.'.join(map(str, fault['loc']))} is "
-            + ("missing" if fault["type"] == "missing" else f"{shown(fault['input'])}: {fault['msg']}")
-            for fault in error.errors()
-        )
-        message = f"the event is not a schedule's: {faults}"
-        raise EventInvalid(message) from error
-    if tick.loop != loop:
-        message = f"the event is for the loop {shown(tick.loop)}, but this function is the {loop}"
+        addressee, time = field(event_object(event), "loop", str), field(event, "scheduled_time", str)
+        dry_run = "dry_run" in event and field(event, "dry_run", bool)
+        if unknown := event.keys() - {"loop", "scheduled_time", "dry_run"}:
+            raise EventInvalid(f"{shown(min(unknown))} is unknown")  # noqa: TRY301 - named below as the others are
+        if datetime.fromisoformat(time).tzinfo is None:
+            raise ValueError  # noqa: TRY301
+    except EventInvalid as error:
+        raise EventInvalid(f"the event is not a schedule's: {error}") from error
+    except ValueError as error:
+        message = f"scheduled_time is {shown(time)}; it must be a time such as 2026-11-21T09:30:00Z"
+        raise EventInvalid(f"the event is not a schedule's: {message}") from error
+    if addressee != loop:
+        message = f"the event is for the loop {shown(addressee)}, but this function is the {loop}"
         raise EventInvalid(message)
-    return tick
+    return dry_run
 
 
 def _plain(plan: object) -> object:

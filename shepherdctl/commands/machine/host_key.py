@@ -9,7 +9,7 @@ from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.machines.lookup import ShownMachine
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.providers.kit import fields
-from shepherd_core.settings.functions import OPERATOR
+from shepherd_core.settings.functions.bmdb import OPERATOR
 
 from shepherdctl.confirm import Yes, confirm, require_terminal
 from shepherdctl.database import bmdb

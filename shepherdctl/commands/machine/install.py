@@ -16,8 +16,7 @@ from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation, OSImageRef, OSInstallationRequest
 from shepherd_core.domain.states import State
-from shepherd_core.settings.functions import OPERATOR
-from shepherd_core.settings.functions.bmdb import BmdbSettings
+from shepherd_core.settings.functions.bmdb import OPERATOR, BmdbSettings
 from shepherd_core.wiring import adapters
 from shepherd_core.wiring.settings import load
 

@@ -7,7 +7,7 @@ import typer
 from shepherd_core.bmdb.machines.labels import set_labels
 from shepherd_core.domain import labels
 from shepherd_core.domain.errors import ShepherdError
-from shepherd_core.settings.functions import OPERATOR
+from shepherd_core.settings.functions.bmdb import OPERATOR
 
 from shepherdctl.confirm import Yes
 from shepherdctl.database import bmdb

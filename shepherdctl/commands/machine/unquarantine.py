@@ -7,7 +7,7 @@ from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.states import State
-from shepherd_core.settings.functions import OPERATOR
+from shepherd_core.settings.functions.bmdb import OPERATOR
 
 from shepherdctl.confirm import Yes
 from shepherdctl.database import bmdb

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from shepherd_core.domain.machine import WorkEvent
-from shepherd_core.settings.functions import PROCESS_OF_LOOP
+from shepherd_core.settings.functions.specs import PROCESS_OF_LOOP
 
 from shepherdctl.descriptions.cures import told
 from shepherdctl.output.formats import loop_name

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from shepherd_core.adapters.aws.secrets import SsmSecretStore
-from shepherd_core.settings.functions import LOOPS
+from shepherd_core.settings.functions.specs import LOOPS
 
 from tests.chaos.faults.fault import Stage, rows
 from tests.support.bmdb.fleet import _TABLES, HOUR

@@ -20,7 +20,7 @@ from moto.server import ThreadedMotoServer
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.agent.endpoint import AgentRequest
 from shepherd_core.domain.pace import Pace
-from shepherd_core.settings.functions import LOOPS
+from shepherd_core.settings.functions.specs import LOOPS
 
 from tests.chaos.explore import SOON_SECONDS, Explored, converge
 from tests.chaos.invariants import violations

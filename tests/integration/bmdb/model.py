@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from shepherd_core.domain.errors.bmdb import SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process, WorkEvent
-from shepherd_core.settings.functions import PROCESS_OF_LOOP
+from shepherd_core.settings.functions.specs import PROCESS_OF_LOOP
 
 LOOPS = tuple(PROCESS_OF_LOOP.values())
 

@@ -17,7 +17,7 @@ from shepherd_core.bmdb.connection import read
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.statements import statements
 from shepherd_core.bmdb.wire import driver
-from shepherd_core.domain.records import record
+from shepherd_core.domain.record import record
 
 from tests.support.bmdb.fleet import Fleet
 

@@ -14,7 +14,7 @@ import boto3
 import botocore.client
 import botocore.exceptions
 import pytest
-from shepherd_core.settings.functions import LOOPS
+from shepherd_core.settings.functions.specs import LOOPS
 
 from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine

@@ -16,7 +16,7 @@ import uvicorn
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.bmdb import StatementFailed
-from shepherd_core.settings.functions import ROLES
+from shepherd_core.settings.functions.specs import ROLES
 from shepherd_core.wiring import adapters
 from shepherd_core.wiring import settings as wiring_settings
 from typer.testing import Result

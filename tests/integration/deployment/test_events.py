@@ -38,8 +38,8 @@ def test_an_event_that_is_no_object_is_refused(function: Callable[..., Any], eve
 @pytest.mark.parametrize(
     ("function", "event", "text"),
     [
-        (recoverer, {**TICK, "scheduled_time": "yesterday"}, "scheduled_time is 'yesterday': it must be a time"),
-        (recoverer, {**TICK, "scheduled_time": "2026-11-21T09:30:00"}, "scheduled_time is '2026-11-21T09:30:00': it"),
+        (recoverer, {**TICK, "scheduled_time": "yesterday"}, "scheduled_time is 'yesterday'; it must be a time"),
+        (recoverer, {**TICK, "scheduled_time": "2026-11-21T09:30:00"}, "scheduled_time is '2026-11-21T09:30:00'; it"),
         (recoverer, {**TICK, "scheduled_time": LONG}, "the event has 50000"),
         (recoverer, {**TICK, "loop": "x" * 60_000}, "the event is for the loop 'xxx"),
         (recoverer, {**TICK, "dry_run": "x" * 60_000}, "dry_run is 'xxx"),

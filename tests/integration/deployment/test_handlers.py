@@ -16,7 +16,7 @@ from shepherd_core.bmdb.machines import pauses
 from shepherd_core.domain.errors import ConfigError, DriftLimitExceeded, EventInvalid
 from shepherd_core.domain.pace import Pace
 from shepherd_core.providers.latitude import name_of
-from shepherd_core.settings.functions import LOOPS
+from shepherd_core.settings.functions.specs import LOOPS
 from shepherd_core.telemetry import NAMESPACE, Metric
 from shepherd_core.wiring import pace
 

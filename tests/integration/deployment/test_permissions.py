@@ -25,9 +25,9 @@ from shepherd_core.domain.machine import ProviderId
 from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.latitude import name_of
 from shepherd_core.settings.base import Settings, variable
-from shepherd_core.settings.functions import FUNCTIONS, LOOPS, ROLES
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.settings.functions.loops import RecovererSettings
+from shepherd_core.settings.functions.specs import FUNCTIONS, LOOPS, ROLES
 from shepherd_core.settings.providers import find
 from shepherd_core.wiring import providers
 from shepherd_core.wiring.adapters import CLOCK

@@ -18,8 +18,8 @@ from shepherd_core.bmdb.schema.migrate import migrate
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import TimeLimitExceeded
 from shepherd_core.domain.errors.bmdb import RolesRefused, StatementFailed
-from shepherd_core.settings.functions import ROLES
 from shepherd_core.settings.functions.services import MigratorSettings
+from shepherd_core.settings.functions.specs import ROLES
 from shepherd_core.wiring import adapters
 from shepherd_core.wiring.adapters import CLOCK
 

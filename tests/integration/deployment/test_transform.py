@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 from shepherd_core.settings.base import PREFIX
-from shepherd_core.settings.functions import FUNCTIONS, LOOPS
 from shepherd_core.settings.functions.loops import ProvisionerSettings
+from shepherd_core.settings.functions.specs import FUNCTIONS, LOOPS
 
 from tests.support.deployment.cloudformation import PSEUDO, Stack
 from tests.support.deployment.deployments import (

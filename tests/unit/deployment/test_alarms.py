@@ -10,7 +10,7 @@ import pytest
 from shepherd_core import telemetry
 from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.providers.static import StaticProvider
-from shepherd_core.settings.functions import FUNCTION_SECONDS, FUNCTIONS, LOOPS
+from shepherd_core.settings.functions.specs import FUNCTION_SECONDS, FUNCTIONS, LOOPS
 from shepherd_core.telemetry import Metric
 
 from simulator.cost.formula import found_after, month

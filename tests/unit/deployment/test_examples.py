@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.settings.base import PLACEHOLDER
-from shepherd_core.settings.functions import FUNCTIONS, LOOPS
+from shepherd_core.settings.functions.specs import FUNCTIONS, LOOPS
 from shepherd_core.settings.providers import BUILT_IN, find
 from shepherd_core.settings.sources import load
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.provider import Capability
-from shepherd_core.settings.functions import FUNCTIONS, LOOPS
+from shepherd_core.settings.functions.specs import FUNCTIONS, LOOPS
 from shepherd_core.settings.providers import BUILT_IN, find
 from shepherd_core.wiring import loops
 
@@ -82,6 +82,7 @@ IAM = {"SHEPHERD_BMDB_AUTH": "iam", "SHEPHERD_BMDB_HOST": "db.example"}
 SETTINGS: dict[str, dict[str, str]] = {"default": {}, "kept": SECRETS_ELSEWHERE, "iam": IAM}
 
 _BUILD_AGAIN = """
+from shepherd_core.wiring import adapters, agent_endpoint, loops
 for module in (adapters, loops, agent_endpoint):
     for thing in vars(module).values():
         getattr(thing, "cache_clear", lambda: None)()

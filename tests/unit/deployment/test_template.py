@@ -10,7 +10,7 @@ from shepherd_core.domain.clock import ANSWER_SECONDS
 from shepherd_core.settings.base import PREFIX
 from shepherd_core.settings.deployment import DeploymentSettings
 from shepherd_core.settings.effective import FIXED, GIVEN
-from shepherd_core.settings.functions import FUNCTION_SECONDS, FUNCTIONS, LOOPS
+from shepherd_core.settings.functions.specs import FUNCTION_SECONDS, FUNCTIONS, LOOPS
 from shepherd_core.settings.providers import BUILT_IN, find
 from shepherd_core.settings.sources import DEFAULT_PREFIX
 from shepherd_core.wiring.adapters import MIGRATION_LIMITS

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.providers.ec2 import objects
-from shepherd_core.settings.functions import FUNCTIONS
+from shepherd_core.settings.functions.specs import FUNCTIONS
 from shepherd_core.settings.providers.ec2 import Ec2Settings
 
 from tests.support.deployment.cloudformation import PSEUDO

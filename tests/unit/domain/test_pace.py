@@ -5,8 +5,8 @@ from shepherd_core.domain.clock import ANSWER_SECONDS, CLOSING_SECONDS, CREATE_S
 from shepherd_core.domain.pace import Pace
 from shepherd_core.domain.remediation import USUAL_TIMEOUTS
 from shepherd_core.providers.redfish.adapter import REQUEST_SECONDS
-from shepherd_core.settings.functions import FUNCTION_SECONDS, LOOPS
 from shepherd_core.settings.functions.loops import ProvisionerSettings
+from shepherd_core.settings.functions.specs import FUNCTION_SECONDS, LOOPS
 from shepherd_core.wiring import agent_endpoint
 from shepherd_core.wiring.adapters import LIMITS, MIGRATION_LIMITS
 

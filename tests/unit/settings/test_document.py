@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.settings.document import LIMIT_BYTES, MAX_FAULTS, Document, bounded, parse
 from shepherd_core.settings.effective import effective
-from shepherd_core.settings.functions import FUNCTIONS
 from shepherd_core.settings.functions.loops import RecovererSettings
+from shepherd_core.settings.functions.specs import FUNCTIONS
 from shepherd_core.settings.keys import kind, path, tables
 from shepherd_core.settings.providers import BUILT_IN, names
 from shepherd_core.settings.providers.static import StaticSettings

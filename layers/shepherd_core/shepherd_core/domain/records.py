@@ -1,30 +1,18 @@
-"""The BMDB's records: what a record is, and those of a provider's machines and capacity, which rules and loops use."""
+"""The records of a provider's machines and capacity, which rules and loops use."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.machine import ProviderId, ProviderStatus
+from shepherd_core.domain.record import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-T = TypeVar("T")
-
-
-@dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def record(row: type[T]) -> type[T]:
-    """
-    Return the class as a frozen dataclass for the rows of a statement, which ``Connection.fetch`` makes.
-
-    A field has the name of its column; one with a default may be without a column. A field whose type is an enum of
-    texts gets its member. The types are read at run time.
-    """
-    return dataclass(frozen=True, slots=True)(row)
 
 
 @record

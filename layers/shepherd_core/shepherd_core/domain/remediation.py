@@ -14,7 +14,7 @@ from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.errors.provider import NotSupported, ProviderRefused
 from shepherd_core.domain.machine import WorkEvent
 from shepherd_core.domain.provider import Capability
-from shepherd_core.domain.records import record
+from shepherd_core.domain.record import record
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -10,7 +10,7 @@ from shepherd_core import telemetry
 from shepherd_core.bmdb.work.ticks import TickEnd, TickHead
 from shepherd_core.bmdb.work.work import Candidates, candidates
 from shepherd_core.domain.errors import ShepherdError
-from shepherd_core.settings.functions import PROCESS_OF_LOOP
+from shepherd_core.settings.functions.specs import PROCESS_OF_LOOP
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:

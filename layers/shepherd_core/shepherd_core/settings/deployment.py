@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from shepherd_core.settings.base import Count, Settings
-from shepherd_core.settings.functions import LOOPS
+from shepherd_core.settings.functions.specs import LOOPS
 
 AGENT_API_CONNECTIONS = 50
 """Of 100, which a small PostgreSQL accepts: the rest is for the loops. Requests beyond them are answered with 503."""

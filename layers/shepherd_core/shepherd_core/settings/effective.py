@@ -12,8 +12,8 @@ from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.provider import Capability
 from shepherd_core.settings.base import PREFIX, Settings, variable
 from shepherd_core.settings.deployment import CapacitySettings, DeploymentSettings
-from shepherd_core.settings.functions import FUNCTIONS
 from shepherd_core.settings.functions.shared import ProviderChoice
+from shepherd_core.settings.functions.specs import FUNCTIONS
 from shepherd_core.settings.keys import kind, place
 from shepherd_core.settings.providers import BUILT_IN, find
 from shepherd_core.settings.rules import check

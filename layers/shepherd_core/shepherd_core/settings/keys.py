@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from shepherd_core.settings.base import Settings
 from shepherd_core.settings.deployment import CapacitySettings
-from shepherd_core.settings.functions import FUNCTIONS
+from shepherd_core.settings.functions.specs import FUNCTIONS
 from shepherd_core.settings.providers import BUILT_IN, find, known
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from shepherd_core.domain.pace import Pace
 from shepherd_core.rules.policy import parse_policy, possible
 from shepherd_core.settings.deployment import AGENT_API_CONNECTIONS, loop_minutes
-from shepherd_core.settings.functions import FUNCTION_SECONDS
+from shepherd_core.settings.functions.specs import FUNCTION_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

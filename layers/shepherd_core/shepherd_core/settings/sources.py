@@ -17,7 +17,6 @@ from pydantic import ValidationError
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.domain.events import shown
 from shepherd_core.settings.base import PREFIX, Settings, variable
-from shepherd_core.settings.keys import place
 
 if TYPE_CHECKING:
     from shepherd_core.settings.document import Document
@@ -77,6 +76,8 @@ def library_path() -> dict[str, str]:
 
 def faults(settings_type: type[Settings], error: ValidationError, document: Document | None) -> list[tuple[str, str]]:
     """Return for each fault the setting, and a line: where it stands, its value, its description. None is a secret."""
+    from shepherd_core.settings.keys import place  # noqa: PLC0415 - it imports the settings of every function
+
     from_document = {} if document is None else document.values(settings_type)
     environment = named(settings_type, PREFIX)
     lines = []

@@ -18,9 +18,7 @@ from shepherd_core.bmdb.schema.migrate import LOCK_SECONDS
 from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors import ConfigError, SourceMissing
-from shepherd_core.settings.deployment import DeploymentSettings, OperatorSettings
-from shepherd_core.settings.functions import READER, ROLES
-from shepherd_core.settings.functions.bmdb import BmdbSettings
+from shepherd_core.settings.functions.bmdb import READER, BmdbSettings
 from shepherd_core.settings.functions.services import MigratorSettings
 from shepherd_core.wiring.settings import bucket_owner, load
 
@@ -94,6 +92,7 @@ def installation_signer() -> Callable[[bytes], bytes]:
         SourceError: it cannot be read.
     """
     from shepherd_core.adapters import ssh_keys  # noqa: PLC0415 - see the module's docstring
+    from shepherd_core.settings.deployment import OperatorSettings  # noqa: PLC0415
 
     source = load(OperatorSettings)[0].installation_key_source
     try:
@@ -159,7 +158,9 @@ def make_roles(connection: Connection, deadline: Deadline | None = None) -> list
         SecretError: a password cannot be read or created. Call again.
         RolesRefused, BmdbError, TimeLimitExceeded: as ``make_roles.make``.
     """
-    from shepherd_core.bmdb.schema.make_roles import RoleLogin, make  # noqa: PLC0415 - only the Migrator needs it
+    from shepherd_core.bmdb.schema.make_roles import RoleLogin, make  # noqa: PLC0415 - only the Migrator needs them
+    from shepherd_core.settings.deployment import DeploymentSettings  # noqa: PLC0415
+    from shepherd_core.settings.functions.specs import ROLES  # noqa: PLC0415
 
     (settings,), (deployment,) = load(MigratorSettings), load(DeploymentSettings)
     if settings.bmdb_roles is None:

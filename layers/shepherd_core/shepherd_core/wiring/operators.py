@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shepherd_core.bmdb.schema.migrate import require
-from shepherd_core.settings.functions import OPERATOR
+from shepherd_core.settings.functions.bmdb import OPERATOR
 from shepherd_core.settings.functions.loops import ProvisionerSettings, RecovererSettings
 from shepherd_core.wiring import adapters, pace, providers
 

@@ -11,7 +11,7 @@ from shepherd_core.domain.errors import SecretMissing, ShepherdError
 from shepherd_core.domain.errors.machine import NoAddress, SshTimedOut
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.remediation import REBOOT, NextStep, Step
-from shepherd_core.settings.functions import PROCESS_OF_LOOP
+from shepherd_core.settings.functions.specs import PROCESS_OF_LOOP
 
 from tests.support import defaults
 from tests.support.bmdb.fleet import Fleet, claimed, ids

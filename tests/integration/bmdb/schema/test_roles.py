@@ -8,8 +8,8 @@ import pg8000.native
 import pytest
 from pg8000.exceptions import DatabaseError
 from shepherd_core.bmdb.statements import statements
-from shepherd_core.settings.functions import LOOPS, OPERATOR, READER, ROLES
-from shepherd_core.settings.functions.bmdb import BmdbSettings
+from shepherd_core.settings.functions.bmdb import OPERATOR, READER, BmdbSettings
+from shepherd_core.settings.functions.specs import LOOPS, ROLES
 
 from shepherdctl.people import Person
 from tests.conftest import ManualClock

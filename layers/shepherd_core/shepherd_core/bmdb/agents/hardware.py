@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from shepherd_core.domain.records import record
+from shepherd_core.domain.record import record
 
 if TYPE_CHECKING:
     from uuid import UUID

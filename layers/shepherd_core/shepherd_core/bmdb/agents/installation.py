@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from shepherd_core.domain.errors.bmdb import CommitUnknown
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation, OSInstallationRequest
-from shepherd_core.domain.records import record
+from shepherd_core.domain.record import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from shepherd_core.bmdb.schema.migrate import mismatch, this_code
 from shepherd_core.bmdb.wire.server import check_clock
 from shepherd_core.domain.errors.bmdb import CommitUnknown, StatementFailed
-from shepherd_core.domain.records import record
+from shepherd_core.domain.record import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable

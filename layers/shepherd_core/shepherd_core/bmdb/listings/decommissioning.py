@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from shepherd_core.bmdb.work.work import let_go, lock_machine
 from shepherd_core.domain.errors.bmdb import SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.records import record
+from shepherd_core.domain.record import record
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -17,7 +17,7 @@ from shepherd_core.bmdb.connection import as_rows, sanitize_for_db
 from shepherd_core.bmdb.listings.provisioning import paused
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import LONGEST_TEXT, ProviderId, ProviderStatus
-from shepherd_core.domain.records import record
+from shepherd_core.domain.record import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,8 @@ from uuid import UUID
 
 from shepherd_core.domain.errors import cause_of
 from shepherd_core.domain.errors.bmdb import SessionExpired
-from shepherd_core.domain.records import Intent, Ledger, Provided, Tombstone, record
+from shepherd_core.domain.record import record
+from shepherd_core.domain.records import Intent, Ledger, Provided, Tombstone
 
 if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection

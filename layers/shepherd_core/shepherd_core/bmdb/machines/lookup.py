@@ -12,7 +12,7 @@ from shepherd_core.bmdb.machines.search import FoundMachine
 from shepherd_core.domain.errors.bmdb import MachineUnknown
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.machine import HostKeyOrigin, ProviderId
-from shepherd_core.domain.records import record
+from shepherd_core.domain.record import record
 
 if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection

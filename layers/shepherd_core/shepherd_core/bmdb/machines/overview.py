@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from shepherd_core.domain.errors.kinds import FailureKind
-from shepherd_core.domain.records import record
+from shepherd_core.domain.record import record
 from shepherd_core.domain.states import State
 
 if TYPE_CHECKING:

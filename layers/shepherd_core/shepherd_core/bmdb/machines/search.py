@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from shepherd_core.domain.machine import ProviderId
-from shepherd_core.domain.records import record
+from shepherd_core.domain.record import record
 from shepherd_core.domain.states import State
 
 if TYPE_CHECKING:

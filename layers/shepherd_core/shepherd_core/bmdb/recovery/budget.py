@@ -12,7 +12,7 @@ from shepherd_core.bmdb.work.work import CANDIDATES, Candidate
 from shepherd_core.domain.budget import Brake, FleetFigures
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.records import record
+from shepherd_core.domain.record import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

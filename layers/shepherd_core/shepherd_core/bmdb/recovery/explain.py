@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from shepherd_core.domain.errors.bmdb import MachineUnknown
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.records import record
+from shepherd_core.domain.record import record
 
 if TYPE_CHECKING:
     from uuid import UUID

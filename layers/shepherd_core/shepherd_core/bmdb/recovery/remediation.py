@@ -22,7 +22,8 @@ from shepherd_core.domain.errors import NoLongerDue
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.machine import Process, WorkEvent
-from shepherd_core.domain.records import BadAgent, record
+from shepherd_core.domain.record import record
+from shepherd_core.domain.records import BadAgent
 from shepherd_core.domain.remediation import HistoryLine
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from shepherd_core.domain.errors.bmdb import MigrationRefused, SchemaMismatch, StatementFailed
-from shepherd_core.domain.records import record
+from shepherd_core.domain.record import record
 
 if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection

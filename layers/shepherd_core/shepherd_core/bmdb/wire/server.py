@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from shepherd_core.domain.clock import TOLERANCE_SECONDS
 from shepherd_core.domain.errors.bmdb import ClockDiffers, StatementFailed
-from shepherd_core.domain.records import record
+from shepherd_core.domain.record import record
 
 if TYPE_CHECKING:
     from shepherd_core.bmdb.connection import Connection

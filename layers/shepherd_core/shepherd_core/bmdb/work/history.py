@@ -9,7 +9,7 @@ from uuid import UUID
 from shepherd_core.domain.errors import Fault
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.machine import WorkEvent
-from shepherd_core.domain.records import record
+from shepherd_core.domain.record import record
 from shepherd_core.domain.remediation import AgentState
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from shepherd_core.domain.errors import cause_of
 from shepherd_core.domain.errors.kinds import FailureKind
-from shepherd_core.domain.records import record
+from shepherd_core.domain.record import record
 from shepherd_core.telemetry import Metric
 
 if TYPE_CHECKING:

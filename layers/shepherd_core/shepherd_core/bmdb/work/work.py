@@ -24,7 +24,7 @@ from shepherd_core.domain.errors import cause_of
 from shepherd_core.domain.errors.bmdb import MachineUnknown, SessionExpired, WorkConflict
 from shepherd_core.domain.errors.machine import TakeoverFailed
 from shepherd_core.domain.machine import HostKeyOrigin, Process, ProviderId, WorkEvent
-from shepherd_core.domain.records import record
+from shepherd_core.domain.record import record
 from shepherd_core.domain.remediation import RELEASE
 
 if TYPE_CHECKING:

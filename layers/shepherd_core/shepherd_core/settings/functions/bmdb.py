@@ -8,6 +8,9 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from shepherd_core.settings.base import Settings
 
+READER, OPERATOR = "reader", "operator"
+"""The roles of people: who may read everything, and who may act on machines."""
+
 
 class BmdbSettings(Settings):
     """The connection to the BMDB."""
