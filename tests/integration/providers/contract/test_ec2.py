@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from shepherd_core.providers.ec2.adapter import Ec2Provider
-from shepherd_core.settings.providers.ec2 import SPEC, Ec2Settings
+from shepherd_core.settings.providers.ec2 import Ec2Settings
 
 from tests.conftest import ManualClock
 from tests.support.providers.ec2_api import FLEET, IMAGE, Ec2Faults, ec2_api, refusal, subnets
@@ -50,7 +50,3 @@ class TestEc2(ProviderContract, ProviderFaults):
                 says_when=False,
                 faults=Ec2Faults(api),
             )
-
-    def test_it_can_do_everything(self, setup: Setup) -> None:
-        """What it cannot would be skipped above."""
-        assert setup.provider.capabilities == SPEC.always | set(SPEC.sometimes)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import pytest
-from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.hetzner.adapter import HetznerProvider
 from shepherd_core.settings.providers.hetzner import HetznerSettings
 
@@ -55,7 +54,3 @@ class TestHetzner(ProviderContract, ProviderFaults):
                 places=Places(path="/server", id="*.server.server_number", address="*.server.server_ip"),
             )
             assert robot.errors == []
-
-    def test_it_gives_no_server_back(self, setup: Setup) -> None:
-        """What is rented is paid for by somebody who did not ask for it to be cancelled."""
-        assert Capability.RELEASE not in setup.provider.capabilities

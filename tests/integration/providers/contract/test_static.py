@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from shepherd_core.adapters import documents
 from shepherd_core.domain.errors import SourceUnavailable
-from shepherd_core.domain.provider import Capability
 from shepherd_core.providers.static import StaticProvider
 
 from tests.support.providers.provider_contract import ProviderContract, Setup
@@ -53,6 +52,3 @@ class TestStaticProvider(ProviderContract):
             make_refusing=file.path.unlink,
             spoil_listing=partial(file.path.write_text, json.dumps([*ENTRIES, ENTRIES[0]])),
         )
-
-    def test_it_does_not_pretend_to_recover(self, setup: Setup) -> None:
-        assert setup.provider.capabilities == {Capability.CREATE}
