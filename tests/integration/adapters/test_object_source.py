@@ -26,12 +26,7 @@ URL = "s3://agents/v1/agent"
 def s3(aws: None) -> Any:
     client = boto3.client("s3")
     client.create_bucket(Bucket="agents", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
-    put(client, b"agent 1")
     return client
-
-
-def put(s3: Any, body: bytes, key: str = "v1/agent") -> None:
-    s3.put_object(Bucket="agents", Key=key, Body=body)
 
 
 class ScriptedS3:
@@ -110,7 +105,7 @@ def test_every_source_gives_a_document_that_is_not_too_large(tmp_path: Path, s3:
     """A wrong URL must not fill the memory. A key of S3 may hold what means something in other URLs."""
     body = b"x" * 1000
     (tmp_path / "list.json").write_bytes(body)
-    put(s3, body, "lists/a b#1?x=%20.json")
+    s3.put_object(Bucket="agents", Key="lists/a b#1?x=%20.json", Body=body)
     boto3.client("ssm").put_parameter(Name="/shepherd/list", Value=body.decode(), Type="String")
     with scripted_server(lambda _: Answer(200, body)) as server:
         http = f"{server.url}/list?version=2"
@@ -181,42 +176,37 @@ def test_the_agent_is_downloaded_again_only_when_it_changed(scripted_s3: Scripte
     assert agent.fetch() is first
     scripted_s3.answer = Answer(200, b"agent two", {"ETag": '"2"'})
     _assert_true(agent.fetch(), b"agent two")
-    _assert_true(first, b"agent 1")  # who has the old one reads it to its end
+    with first.open() as opened:
+        assert opened.read(5) == b"agent"
+        _assert_true(first, b"agent 1")  # who has the old one reads it to its end, and many may
+        assert opened.read() == b" 1"
     asked = [request.headers.get("If-None-Match") for request in scripted_s3.server.requests]
     assert asked == [None, '"1"', '"1"']
 
 
-def test_a_withdrawn_agent_is_not_used(s3: Any) -> None:
-    """An operator who withdraws an agent does not want it to run."""
+@pytest.mark.parametrize(
+    ("answer", "kind", "words"),
+    [
+        (Answer(200, b"agent 2, of which half is miss", {"ETag": '"2"'}, missing=5), SourceUnavailable, ""),
+        (Answer(200, b"agent 2", {"x-amz-checksum-crc32": "AAAAAA=="}), SourceUnavailable, "FlexibleChecksumError"),
+        (_s3_refusal(404, "NoSuchKey"), SourceMissing, ""),  # who withdraws an agent does not want it to run
+        (_s3_refusal(403, "AccessDenied"), SourceMissing, ""),
+        (_s3_refusal(403, "InvalidObjectState"), SourceMissing, ""),
+        (_s3_refusal(503, "SlowDown"), SourceUnavailable, ""),
+    ],
+)
+def test_no_older_or_incomplete_agent_is_used(
+    scripted_s3: ScriptedS3, answer: Answer, kind: type[SourceError], words: str
+) -> None:
     agent = OperatorsAgent(URL)
     _assert_true(agent.fetch(), b"agent 1")
-    s3.delete_object(Bucket="agents", Key="v1/agent")
-    with pytest.raises(SourceMissing, match=URL):
+    scripted_s3.answer = answer
+    with pytest.raises(kind, match=f"{URL}.*{words}") as raised:
         agent.fetch()
-
-
-def test_many_machines_read_the_agent_at_the_same_time(s3: Any) -> None:
-    file = OperatorsAgent(URL).fetch()
-    with file.open() as first, file.open() as second:
-        assert first.read(5) == b"agent"
-        assert second.read() == b"agent 1"
-        assert first.read() == b" 1"
-
-
-def test_a_download_that_breaks_off_leaves_nothing_to_be_used(scripted_s3: ScriptedS3) -> None:
-    agent = OperatorsAgent(URL)
-    scripted_s3.answer = Answer(200, b"agent 1, of which half is miss", {"ETag": '"1"'}, missing=5)
-    with pytest.raises(SourceUnavailable, match=URL):
-        agent.fetch()
-    scripted_s3.answer = Answer(200, b"agent 2", {"ETag": '"2"'})
-    _assert_true(agent.fetch(), b"agent 2")
-    assert "If-None-Match" not in scripted_s3.server.requests[-1].headers
-
-
-def test_content_that_does_not_match_its_checksum_is_not_used(scripted_s3: ScriptedS3) -> None:
-    scripted_s3.answer = Answer(200, b"agent 1", {"ETag": '"1"', "x-amz-checksum-crc32": "AAAAAA=="})
-    with pytest.raises(SourceUnavailable, match="FlexibleChecksumError"):
-        OperatorsAgent(URL).fetch()
+    assert raised.value.retryable is (kind is SourceUnavailable)
+    assert raised.value.__cause__ is not None
+    scripted_s3.answer = Answer(200, b"agent 3", {"ETag": answer.headers.get("ETag", '"3"')})
+    _assert_true(agent.fetch(), b"agent 3")
 
 
 def test_a_large_agent_takes_little_memory(scripted_s3: ScriptedS3) -> None:
@@ -232,23 +222,6 @@ def test_a_large_agent_takes_little_memory(scripted_s3: ScriptedS3) -> None:
     assert file.size == 16 * 1024 * 1024
     assert file.sha256 == hashlib.sha256(b"x" * file.size).hexdigest()
     assert peak < 8 * 1024 * 1024
-
-
-@pytest.mark.parametrize(
-    ("answer", "kind"),
-    [
-        (_s3_refusal(404, "NoSuchKey"), SourceMissing),
-        (_s3_refusal(403, "AccessDenied"), SourceMissing),
-        (_s3_refusal(403, "InvalidObjectState"), SourceMissing),
-        (_s3_refusal(503, "SlowDown"), SourceUnavailable),
-    ],
-)
-def test_a_refusal_of_s3_is_ours(scripted_s3: ScriptedS3, answer: Answer, kind: type[SourceError]) -> None:
-    scripted_s3.answer = answer
-    with pytest.raises(kind, match=URL) as raised:
-        OperatorsAgent(URL).fetch()
-    assert raised.value.retryable is (kind is SourceUnavailable)
-    assert raised.value.__cause__ is not None
 
 
 def test_an_error_that_passes_botocore_by_is_ours() -> None:
@@ -273,12 +246,12 @@ def test_a_bucket_of_another_account_is_not_read(scripted_s3: ScriptedS3, owner:
 
 
 @pytest.mark.parametrize("changed", [b"agent 2", b"agent 1 and more"])
-def test_an_agent_with_another_hash_is_refused(s3: Any, tmp_path: Path, changed: bytes) -> None:
+def test_an_agent_with_another_hash_is_refused(scripted_s3: ScriptedS3, tmp_path: Path, changed: bytes) -> None:
     """Anyone who can write to the bucket would be root on every machine."""
     wanted = hashlib.sha256(b"agent 1").hexdigest()
     stored, local = OperatorsAgent(URL, wanted), OperatorsAgent(str(tmp_path / "agent"), wanted)
     _assert_true(stored.fetch(), b"agent 1")
-    put(s3, changed)
+    scripted_s3.answer = Answer(200, changed, {"ETag": '"2"'})
     (tmp_path / "agent").write_bytes(changed)
     for agent in (stored, stored, local):
         with pytest.raises(AgentMismatch, match=f"{hashlib.sha256(changed).hexdigest()} instead of {wanted}") as raised:
