@@ -85,25 +85,23 @@ def test_machine_with_several_host_keys_does_not_seem_changed(deadline: Deadline
 
 
 @pytest.mark.parametrize(
-    ("options", "agreed"),
+    ("options", "cipher", "mac"),
     [
-        ({}, ("aes128-gcm@openssh.com", "aes128-gcm@openssh.com")),
-        (
-            {"encryption_algs": ["aes256-ctr", "aes256-gcm@openssh.com"]},
-            ("aes256-gcm@openssh.com", "aes256-gcm@openssh.com"),
-        ),
-        ({"encryption_algs": ["aes256-ctr"]}, ("aes256-ctr", "hmac-sha2-256")),
+        ({}, "aes128-gcm@openssh.com", None),
+        ({"encryption_algs": ["aes256-ctr", "aes256-gcm@openssh.com"]}, "aes256-gcm@openssh.com", None),
+        ({"encryption_algs": ["aes256-ctr"]}, "aes256-ctr", "hmac-sha2-256"),
         (
             {"encryption_algs": ["aes128-ctr"], "mac_algs": ["hmac-sha1", "hmac-sha2-512-etm@openssh.com"]},
-            ("aes128-ctr", "hmac-sha2-512-etm@openssh.com"),
+            "aes128-ctr",
+            "hmac-sha2-512-etm@openssh.com",
         ),
         # A hardened sshd may have one of the two names of our key exchange alone.
-        ({"kex_algs": ["curve25519-sha256"]}, ("aes128-gcm@openssh.com", "aes128-gcm@openssh.com")),
-        ({"kex_algs": ["curve25519-sha256@libssh.org"]}, ("aes128-gcm@openssh.com", "aes128-gcm@openssh.com")),
+        ({"kex_algs": ["curve25519-sha256"]}, "aes128-gcm@openssh.com", None),
+        ({"kex_algs": ["curve25519-sha256@libssh.org"]}, "aes128-gcm@openssh.com", None),
     ],
 )
 def test_cheapest_cipher_that_both_have_is_used(
-    options: dict[str, list[str]], agreed: tuple[str, str], deadline: Deadline
+    options: dict[str, list[str]], cipher: str, mac: str | None, deadline: Deadline
 ) -> None:
     """AES-GCM costs much less processor time, having no MAC besides; but a machine may have been told to refuse it."""
     server = SshServer(ssh_keys.public_line(KEY))
@@ -112,7 +110,7 @@ def test_cheapest_cipher_that_both_have_is_used(
         (connection,) = server.connections
         for direction in ("send", "recv"):
             used = [connection.get_extra_info(f"{direction}_{kind}") for kind in ("cipher", "mac")]
-            assert used == [*agreed], direction
+            assert used == [cipher, mac or cipher], direction
 
 
 @pytest.mark.parametrize(

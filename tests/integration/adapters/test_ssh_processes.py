@@ -53,11 +53,15 @@ def child() -> int:
     return found
 
 
-def test_a_process_has_hard_limits(connection: SshConnection) -> None:
+def test_a_process_has_hard_limits_and_no_secret(connection: SshConnection) -> None:
+    """The function's environment holds credentials of AWS."""
     soft = {what: resource.prlimit(child(), getattr(resource, f"RLIMIT_{what}"))[0] for what in ("CPU", "FSIZE", "AS")}
     assert 0 < soft["CPU"] <= 6
     assert soft["FSIZE"] == 0
     assert soft["AS"] < processes.size(child()) + messages.MEMORY_BYTES + (1 << 20)
+    variables = Path(f"/proc/{child()}/environ").read_bytes().split(b"\0")
+    names = {variable.partition(b"=")[0] for variable in variables if variable}
+    assert names <= {b"PYTHONPATH", b"MALLOC_ARENA_MAX", b"LD_LIBRARY_PATH"}
 
 
 def no_memory() -> None:
@@ -146,13 +150,6 @@ def test_a_function_can_wait_until_the_fork_server_is_ready(server: SshServer) -
     assert ended.stderr == b""  # its fork server has ended quietly too
 
 
-def test_the_fork_server_knows_no_secret(connection: SshConnection) -> None:
-    """The function's environment holds credentials of AWS; a machine's process must not."""
-    variables = Path(f"/proc/{child()}/environ").read_bytes().split(b"\0")
-    names = {variable.partition(b"=")[0] for variable in variables if variable}
-    assert names <= {b"PYTHONPATH", b"MALLOC_ARENA_MAX", b"LD_LIBRARY_PATH"}
-
-
 def test_a_fork_server_that_is_gone_is_started_again(
     server: SshServer, connection: SshConnection, deadline: Deadline
 ) -> None:
@@ -237,9 +234,3 @@ def test_what_a_process_answers_is_checked(answer: bytes) -> None:
         with pytest.raises(RequestFailed) as caught:
             read(messages.decode(answer))
         assert len(caught.value.text) <= messages.TEXT
-
-
-def test_every_failure_is_one_of_ours(server: SshServer, connection: SshConnection, deadline: Deadline) -> None:
-    connection.close()
-    with pytest.raises(ShepherdError, match="closed before"):
-        connection.agent_state(NONE, deadline)

@@ -89,14 +89,21 @@ def start(
 
 @pytest.mark.parametrize("size", [0, 1, 127_999, 128_000, 128_001, 5 * MIB + 17])
 def test_upload_arrives_whole_executable_and_once(server: SshServer, path: Path, deadline: Deadline, size: int) -> None:
-    agent = Agent(script("exit 0", size).content[:size])
+    """In one command: a machine may allow one channel, and its shell may take seconds to be ready."""
+    agent, commands = Agent(script("exit 0", size).content[:size]), []
+
+    async def count(process: Process) -> None:
+        commands.append(process.command)
+        await server.shell(process)
+
+    server.program = count
     assert start(server, agent, path, deadline).exit_status == 0
     assert path.read_bytes() == agent.content
     assert stat.S_IMODE(path.stat().st_mode) == 0o755
     assert list(path.parent.iterdir()) == [path]
     before = path.stat()
     assert start(server, agent, path, deadline).exit_status == 0
-    assert path.stat().st_ino == before.st_ino
+    assert (path.stat().st_ino, len(commands)) == (before.st_ino, 2)
 
 
 @pytest.mark.parametrize("cipher", CIPHERS)
@@ -108,33 +115,6 @@ def test_upload_survives_a_change_of_keys(cipher: str, path: Path, deadline: Dea
     with server:
         start(server, agent, path, deadline)
     assert path.read_bytes() == agent.content
-
-
-def test_a_start_is_one_command(server: SshServer, path: Path, deadline: Deadline) -> None:
-    """A machine may allow one channel, and its shell may take seconds to be ready."""
-    commands = []
-
-    async def count(process: Process) -> None:
-        commands.append(process.command)
-        await server.shell(process)
-
-    server.program = count
-    assert start(server, script("echo done"), path, deadline).stdout == b"done\n"
-    assert len(commands) == 1
-
-
-def test_running_agent_is_replaced_and_not_overwritten(server: SshServer, path: Path, deadline: Deadline) -> None:
-    """Writing to the file of a running program fails, or breaks the program."""
-    path.write_bytes(b"old")
-    with path.open("rb") as running:
-        start(server, script("exit 0"), path, deadline)
-        assert running.read() == b"old"
-    assert path.read_bytes() == script("exit 0").content
-
-
-def test_agent_has_the_umask_of_its_user(server: SshServer, path: Path, deadline: Deadline) -> None:
-    result = start(server, script("umask"), path, deadline)
-    assert int(result.stdout, 8) == UMASK
 
 
 @pytest.mark.parametrize(
@@ -164,17 +144,13 @@ def test_failed_write_is_named_wherever_it_happens(
     assert list(path.parent.iterdir()) == [path], "the unfinished file still takes the space"
 
 
-def test_missing_folder_is_named(server: SshServer, path: Path, deadline: Deadline) -> None:
-    with pytest.raises(SshUploadFailed, match=r"No such file|nonexistent"):
-        start(server, Agent(b"agent"), path / "agent", deadline)
-
-
-def test_a_folder_is_no_place_for_an_agent(server: SshServer, path: Path, deadline: Deadline) -> None:
-    """`mv` would put each try into it, and none would ever run."""
+def test_a_place_that_can_hold_no_agent_is_named(server: SshServer, path: Path, deadline: Deadline) -> None:
+    """`mv` would put each try into a folder, and none would ever run."""
     path.mkdir()
-    with pytest.raises(SshUploadFailed, match="the agent is a folder"):
-        start(server, Agent(b"agent"), path, deadline)
-    assert list(path.iterdir()) == []
+    for place, words in ((path, "the agent is a folder"), (path / "none/agent", r"No such file|nonexistent")):
+        with pytest.raises(SshUploadFailed, match=words):
+            start(server, Agent(b"agent"), place, deadline)
+        assert list(path.iterdir()) == []
 
 
 @pytest.mark.parametrize("shell", [name for name in ("dash", "bash", "busybox", "mksh") if shutil.which(name)])
@@ -237,13 +213,16 @@ def test_nothing_is_run_when_it_is_too_late(server: SshServer, path: Path, clock
     assert not (path.parent.parent / "ran").exists()
 
 
-def test_uploads_that_were_cut_off_do_not_pile_up(server: SshServer, path: Path, deadline: Deadline) -> None:
-    """An agent can exceed 100 MB, and a slow machine is tried many times."""
+def test_an_upload_replaces_the_agent_and_what_was_cut_off(server: SshServer, path: Path, deadline: Deadline) -> None:
+    """Writing to the file of a running program breaks it; an agent can exceed 100 MB, and is tried many times."""
     leftover = path.with_name(path.name + ".0123456789abcdef.shepherd-upload")
     others = [path.with_name("the agent.conf"), path.with_name("notes.shepherd-upload")]
-    for file in (leftover, *others):
-        file.write_bytes(b"")
-    start(server, script("exit 0"), path, deadline)
+    for file in (path, leftover, *others):
+        file.write_bytes(b"old")
+    with path.open("rb") as running:
+        start(server, script("exit 0"), path, deadline)
+        assert running.read() == b"old"
+    assert path.read_bytes() == script("exit 0").content
     assert sorted(path.parent.iterdir()) == sorted((path, *others))
 
 
@@ -272,13 +251,13 @@ def test_upload_takes_little_memory_whatever_the_size(server: SshServer, path: P
     assert peaks[-1] - peaks[0] < 2 * MIB
 
 
-def test_agent_that_lost_its_mode_is_mended(server: SshServer, path: Path, deadline: Deadline) -> None:
-    """It has the right content, so it would never be uploaded again, nor run."""
-    agent = script("exit 5")
+def test_an_agent_that_lost_its_mode_is_mended_and_run(server: SshServer, path: Path, deadline: Deadline) -> None:
+    """It has the right content, so it would never be uploaded again, nor run. Its umask is that of its user."""
+    agent = script("umask; exit 5")
     path.write_bytes(agent.content)
     inode = path.stat().st_ino
-    assert start(server, agent, path, deadline).exit_status == 5
-    assert path.stat().st_ino == inode
+    result = start(server, agent, path, deadline)
+    assert (int(result.stdout, 8), result.exit_status, path.stat().st_ino) == (UMASK, 5, inode)
 
 
 @pytest.mark.parametrize(
@@ -425,16 +404,4 @@ def test_machine_that_freezes_times_out_and_stays_lost(
 def test_machine_without_commands_is_named(server: SshServer, path: Path, deadline: Deadline) -> None:
     server.has_commands = False
     with pytest.raises(SshError, match=r"hashing .*the agent"):
-        start(server, Agent(b""), path, deadline)
-
-
-def test_words_without_end_are_no_answer(server: SshServer, path: Path, deadline: Deadline) -> None:
-    async def flood(process: Process) -> None:
-        for _ in range(64):
-            process.stdout.write(bytes(65_536))
-            await process.stdout.drain()
-        process.exit(0)
-
-    server.program = flood
-    with pytest.raises(MalformedAnswer, match="more than 64 KiB"):
         start(server, Agent(b""), path, deadline)

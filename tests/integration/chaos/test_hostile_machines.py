@@ -37,7 +37,6 @@ CAUSES = {
     "a slow drip": r"ssh-timed-out: exchanging keys",
     "packets without end that do nothing": r"ssh-misbehaved: .* processor time|ssh-timed-out: exchanging keys",
     "extensions without end": r"ssh-misbehaved: .* it announced 4294967295 extensions in a packet of 4 bytes",
-    "a folder of four billion files": r"agent-exited",  # SFTP is not used
     "output without end": r"malformed-answer: the program wrote more than 64 KiB",
     "complaints without end": r"ssh-misbehaved: .* processor time|ssh-timed-out: hashing",
     "more output than there is room for": r"ssh-misbehaved|malformed-answer|ssh-timed-out: uploading",

@@ -19,12 +19,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain, repeat
 from pathlib import Path
 from subprocess import PIPE
-from typing import Any
 
 import asyncssh
-from asyncssh.packet import Byte, String, UInt32
+from asyncssh.packet import String, UInt32
 
-from tests.support.agents.ssh_server import Process, SshServer, ready
+from tests.support.agents.ssh_server import Process, SshServer
 
 MANY = 2**32 - 1
 VERSION = b"SSH-2.0-OpenSSH_9.9\r\n"
@@ -76,28 +75,6 @@ def _announce_extensions(server: SshServer) -> None:
     server.on_login = announce
 
 
-async def _list_folder(stdin: Any, stdout: Any) -> None:
-    """Answer over SFTP; the answer to a listing of a folder has 13 bytes and announces 4 billion names."""
-    while True:
-        request = await stdin.readexactly(int.from_bytes(await stdin.readexactly(4)))
-        kind, number = request[0], request[1:5]
-        answers = {
-            1: Byte(2) + UInt32(3),  # INIT
-            11: Byte(102) + number + String("handle"),  # OPENDIR
-            12: Byte(104) + number + UInt32(MANY),  # READDIR
-        }
-        stdout.write(String(answers.get(kind, Byte(101) + number + UInt32(4) + String("no") + String(""))))
-
-
-async def _said(process: Process) -> None:
-    await ready(process)
-    process.exit(3)
-
-
-def _lie_over_sftp(server: SshServer) -> None:
-    server.program, server.sftp = _said, _list_folder
-
-
 async def _flood(process: Process) -> None:
     while not process.channel.is_closing():
         process.stdout.write(_MEGABYTE)
@@ -133,7 +110,6 @@ def _program(program: Callable[[Process], object]) -> Callable[[SshServer], None
 
 AFTER_LOGIN: dict[str, Callable[[SshServer], None]] = {
     "extensions without end": _announce_extensions,
-    "a folder of four billion files": _lie_over_sftp,
     "output without end": _program(_flood),
     "complaints without end": _program(_flood_of_complaints),
     "more output than there is room for": _program(_flood_without_window),

@@ -49,8 +49,6 @@ class SshServer:
         """A folder with programs that the shell finds before others."""
         self.on_login: Callable[[asyncssh.SSHServerConnection], None] = lambda _connection: None
         """Called when a client begins to authenticate."""
-        self.sftp: Callable[[Any, Any], Coroutine[Any, Any, None]] | None = None
-        """What answers over SFTP."""
         self.has_commands = True
         self.options: dict[str, Any] = {}
         """Of asyncssh, for the connection: algorithms and the like. Set before entering."""
@@ -197,16 +195,6 @@ class _Session(asyncssh.SSHServerProcess[bytes]):
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.sessions -= 1
         super().connection_lost(exc)
-
-    def subsystem_requested(self, subsystem: str) -> bool:
-        return subsystem == "sftp" and self._server.sftp is not None
-
-    def session_started(self) -> None:
-        if self._server.sftp is None or self.channel.get_subsystem() != "sftp":
-            super().session_started()
-        else:
-            streams = (asyncssh.SSHReader(self, self.channel), asyncssh.SSHWriter(self, self.channel))
-            asyncio.get_running_loop().create_task(self._server.sftp(*streams))
 
     def exec_requested(self, command: str) -> bool:
         return self._server.has_commands and super().exec_requested(command)
