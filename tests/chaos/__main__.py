@@ -1,7 +1,7 @@
 """
 The long form of the reliability tests: ``make chaos``.
 
-    python -m tests.chaos [--seconds S] [--seed N] [--only PART]... [--at-once N]
+    python -m tests.chaos [--seconds S] [--seed N] [--only PART]...
 
 Every case of what the tests otherwise draw from, and for what has no end as much as there is time for.
 Prints how much each test tried; a failure says how to try it again.
@@ -70,27 +70,18 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=300.0, help="time for what has no end of its own (default: %(default)s)"
     )
+    random = SystemRandom().randrange(1_000_000)
     parser.add_argument(
-        "--seed",
-        type=int,
-        default=SystemRandom().randrange(1_000_000),
-        help="seed of all random choices (default: a random one, which is printed)",
+        "--seed", type=int, default=random, help="of all random choices (default: random; it is printed)"
     )
-    parser.add_argument(
-        "--only", choices=PARTS, action="append", help="run only this part; may be repeated (default: all parts)"
-    )
-    parser.add_argument(
-        "--at-once",
-        type=int,
-        default=1 + (os.cpu_count() or 1),
-        help="number of concurrent tests (default: one more than the processors, since much of a test is waiting)",
-    )
+    parser.add_argument("--only", choices=PARTS, action="append", help="run only this part; may be repeated")
     arguments = parser.parse_args()
     os.environ.update({"CHAOS_WHOLE": "1", "CHAOS_SEED": str(arguments.seed), "CHAOS_SECONDS": str(arguments.seconds)})
     _tell(f"seed {arguments.seed}")
     return pytest.main(
         [
-            *("-p", "no:cacheprovider", "--numprocesses", str(arguments.at_once), "--dist", "load"),
+            # One more than the processors, since much of a test is waiting.
+            *("-p", "no:cacheprovider", "--numprocesses", str(1 + (os.cpu_count() or 1)), "--dist", "load"),
             "--maxschedchunk=1",
             *("--hypothesis-profile=long", f"--hypothesis-seed={arguments.seed}", f"--rootdir={ROOT}"),
             *(f"{ROOT}/tests/{test}" for part in arguments.only or PARTS for test in PARTS[part]),

@@ -1,8 +1,8 @@
 """
 The share of small changes to the package that the tests notice: ``make mutants``.
 
-    python -m tests.mutants [--size N] [--seed N] [--only GLOB]... [--at-once N]
-    python -m tests.mutants --planted [--only GLOB]... [--at-once N]
+    python -m tests.mutants [--size N] [--seed N] [--only GLOB]...
+    python -m tests.mutants --planted [--only GLOB]...
 
 Draws mutants of the core package, Python and SQL, and runs for each the tests
 that reach it, until one fails: those named after its module first, then the
@@ -33,7 +33,7 @@ from tests.mutants.plugin import TOO_LONG
 from tests.mutants.reach import PLUGIN, Trial, ordered, reaching, recorded
 
 GOAL = 0.95
-SIZE = 40
+AT_ONCE = os.cpu_count() or 1
 SECONDS = 120.0
 """Time for the tests of one mutant; the quickest run first."""
 FIRST = 2
@@ -76,43 +76,56 @@ def see_that_tests_run(mutant: Mutant, tests: list[Trial]) -> None:
     assert what == "survived", f"the tests fail without any mutant: {why or 'none was run'}"
 
 
-def plant(bugs: list[PlantedBug], at_once: int) -> int:
-    """Print for each bug whether its check found it. Return 1 if one did not."""
+def plant(bugs: list[PlantedBug]) -> bool:
+    """Print for each bug whether its check found it; return whether all did."""
     missed = 0
-    with ThreadPoolExecutor(at_once) as pool:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         for bug, (caught, output) in zip(bugs, pool.map(PlantedBug.try_out, bugs), strict=True):
             missed += not caught
             _tell(f"{'caught' if caught else 'MISSED'} by {bug.check.split('::')[1]}: {bug.bug}")
             if not caught:
                 _tell(output)
     _tell(f"{len(bugs)} bugs, {missed} missed")
-    return 1 if missed else 0
+    return not missed
+
+
+def try_sample(seed: int, sample: list[Mutant]) -> bool:
+    """Print the verdict on each mutant, the survivors, and the rate; return whether that reaches the goal."""
+    tests = recorded(AT_ONCE, _tell)
+    _tell(f"{len(sample)} mutants, seed {seed}")
+    for mutant in sample[:1]:
+        see_that_tests_run(mutant, tests)
+    counts: Counter[str] = Counter()
+    survivors = []
+
+    def tried(mutant: Mutant) -> tuple[str, str]:
+        return ("equivalent", "") if mutant.name in equivalent() else verdict(mutant, tests)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for mutant, (what, why) in zip(sample, pool.map(tried, sample), strict=True):
+            counts[what] += 1
+            _tell(f"{what:<10} {mutant.file}:{mutant.line} {why}")
+            if what == "survived":
+                survivors.append(f"\nsurvived {why}: {mutant.file}:{mutant.line} {mutant.place}\n{mutant.diff}")
+    noticed = counts["killed"] + counts["hung"]
+    rate = noticed / max(1, noticed + counts["survived"])
+    _tell("\n".join(survivors))
+    _tell(
+        f"\n{len(sample)} mutants, seed {seed}: {noticed} killed ({counts['hung']} of them hung), "
+        f"{counts['equivalent']} equivalent, {counts['survived']} survived; {rate:.1%} killed, the goal is {GOAL:.0%}"
+    )
+    return rate >= GOAL
 
 
 def main() -> int:
-    """Print the verdict on each mutant, the survivors, and the rate."""
     parser = argparse.ArgumentParser(
         prog="tests.mutants", description="Check whether the tests notice small changes to the package."
     )
-    parser.add_argument("--size", type=int, default=SIZE, help=f"number of mutants (default: {SIZE})")
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=SystemRandom().randrange(1_000_000),
-        help="seed of the draw (default: a random one, which is printed)",
-    )
-    parser.add_argument(
-        "--only",
-        metavar="GLOB",
-        action="append",
-        help="only mutants of these files, such as bmdb/work/* (default: all)",
-    )
-    parser.add_argument(
-        "--at-once",
-        type=int,
-        default=os.cpu_count() or 1,
-        help="number of concurrent trials (default: the number of processors)",
-    )
+    parser.add_argument("--size", type=int, default=40, help="number of mutants (default: %(default)s)")
+    random = SystemRandom().randrange(1_000_000)
+    parser.add_argument("--seed", type=int, default=random, help="seed of the draw (default: random; it is printed)")
+    only = "only mutants of these files, such as bmdb/work/* (default: all)"
+    parser.add_argument("--only", metavar="GLOB", action="append", help=only)
     parser.add_argument("--planted", action="store_true", help="plant the bugs of planted.toml instead")
     arguments = parser.parse_args()
 
@@ -120,38 +133,12 @@ def main() -> int:
         return any(fnmatch(file, each) for each in arguments.only or ["*"])
 
     if arguments.planted:
-        bugs = [bug for bug in planted_bugs() if any(wanted(edit.file) for edit in bug.edits)]
-        return plant(bugs, arguments.at_once)
-    tests = recorded(arguments.at_once, _tell)
-    sample = drawn(arguments.seed, wanted)[: arguments.size]
-    _tell(f"{len(sample)} mutants, seed {arguments.seed}")
-    for mutant in sample[:1]:
-        see_that_tests_run(mutant, tests)
-    counts: Counter[str] = Counter()
-    survivors = []
-    with ThreadPoolExecutor(arguments.at_once) as pool:
-        verdicts = pool.map(
-            lambda each: ("equivalent", "") if each.name in equivalent() else verdict(each, tests), sample
-        )
-        for mutant, (what, why) in zip(sample, verdicts, strict=True):
-            counts[what] += 1
-            _tell(f"{what:<10} {mutant.file}:{mutant.line} {why}")
-            if what == "survived":
-                survivors.append((mutant, why))
-    for mutant, why in survivors:
-        _tell(f"\nsurvived {why}: {mutant.file}:{mutant.line} {mutant.place}\n{mutant.diff}")
-    noticed = counts["killed"] + counts["hung"]
-    rate = noticed / max(1, noticed + counts["survived"])
-    _tell(
-        f"\n{len(sample)} mutants, seed {arguments.seed}: {noticed} killed ({counts['hung']} of them hung), "
-        f"{counts['equivalent']} equivalent, {counts['survived']} survived; {rate:.1%} killed, the goal is {GOAL:.0%}"
-    )
-    return 0 if rate >= GOAL else 1
+        return not plant([bug for bug in planted_bugs() if any(wanted(edit.file) for edit in bug.edits)])
+    return not try_sample(arguments.seed, drawn(arguments.seed, wanted)[: arguments.size])
 
 
 def _tell(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    print(text, flush=True)  # noqa: T201 - the result
 
 
 if __name__ == "__main__":

@@ -6,15 +6,40 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.mutants.copies import run_in_copy
-from tests.mutants.mutant import Mutant, source
 
 PLANTED = Path(__file__).with_name("planted.toml")
 
 
 @dataclass(frozen=True)
+class Edit:
+    file: str
+    old: str
+    new: str
+    statement: str = ""
+    """The one of the file in which the old text stands; empty: anywhere."""
+
+    def apply(self, package: Path) -> None:
+        """
+        Change the old text of a file in a copy of the package.
+
+        Raises:
+            AssertionError: it does not occur exactly once.
+        """
+        text, mark, start = (package / self.file).read_text(encoding="utf-8"), "-- name: ", 0
+        end = len(text)
+        if self.statement:
+            start = text.index(f"{mark}{self.statement}\n")
+            end = (text + mark).index(mark, start + 1)
+        found = text.count(self.old, start, end)
+        assert found == 1, f"{self.file} has this {found} times, not once: {self.old!r}"
+        changed = text[:start] + text[start:end].replace(self.old, self.new) + text[end:]
+        (package / self.file).write_text(changed, encoding="utf-8")
+
+
+@dataclass(frozen=True)
 class PlantedBug:
     bug: str
-    edits: tuple[Mutant, ...]
+    edits: tuple[Edit, ...]
     check: str
     """The test that must fail."""
     promise: str
@@ -22,7 +47,7 @@ class PlantedBug:
     quick: bool
 
     def plant(self, package: Path) -> None:
-        for edit in sorted(self.edits, key=lambda edit: edit.start, reverse=True):
+        for edit in self.edits:
             edit.apply(package)
 
     def try_out(self) -> tuple[bool, str]:
@@ -32,30 +57,11 @@ class PlantedBug:
         return outcome.status == 1 and self.promise in outcome.named(), outcome.output
 
 
-def edit(file: str, old: str, new: str, statement: str = "") -> Mutant:
-    """
-    Return the change of the *old* text of a file, or of a statement in it, to the *new* one.
-
-    Raises:
-        AssertionError: the old text does not occur exactly once.
-    """
-    text, start, end = source(file), 0, len(source(file))
-    if statement:
-        mark = f"-- name: {statement}\n"
-        assert mark in text, f"{file} has no statement {statement}"
-        start = text.index(mark) + len(mark)
-        end = (text + "-- name: ").index("-- name: ", start)
-    found = text.count(old, start, end)
-    assert found == 1, f"{file} has this {found} times, not once: {old!r}"
-    at = text.index(old, start)
-    return Mutant(file, statement, at, at + len(old), new)
-
-
 def planted_bugs() -> list[PlantedBug]:
     return [
         PlantedBug(
             entry["bug"],
-            tuple(edit(**each) for each in entry["edits"]),
+            tuple(Edit(**each) for each in entry["edits"]),
             entry["check"],
             entry.get("promise") or entry["check"].split("::")[1].partition("[")[0],
             entry.get("quick", False),
