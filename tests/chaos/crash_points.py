@@ -11,9 +11,9 @@ given (``stepped``), because they reach machines in no other way.
 import functools
 import threading
 from collections.abc import Callable
-from contextlib import suppress
-from types import TracebackType
+from contextlib import ExitStack, suppress
 from typing import Any, Protocol, Self, TypeVar
+from unittest.mock import patch
 
 import botocore.endpoint
 import pg8000.core
@@ -126,34 +126,31 @@ class Points:
         self._guard = guard
         self._watch = watch
         self._watching = threading.Lock()
-        self._originals: list[tuple[type, str, Any]] = []
+        self._patches = ExitStack()
         self._inside = threading.local()
-        self._hook = threading.excepthook
 
     def __enter__(self) -> Self:
         for owner, method, kind in _CAUGHT:
-            original = getattr(owner, method)
-            self._originals.append((owner, method, original))
-            setattr(owner, method, self._caught(original, kind, method))
-        start = threading.Thread.start
-        self._originals.append((threading.Thread, "start", start))
+            caught = self._caught(getattr(owner, method), kind, method)
+            self._patches.enter_context(patch.object(owner, method, caught))
+        start, hook = threading.Thread.start, threading.excepthook
 
         def started(thread: threading.Thread) -> None:
             self._guard.starts(thread)
             start(thread)
 
-        threading.Thread.start = started  # type: ignore[assignment, method-assign]  # until the exit
-        threading.excepthook = self._report_thread_error
+        def report(arguments: threading.ExceptHookArgs) -> None:
+            if arguments.exc_type is not Killed:
+                hook(arguments)
+
+        self._patches.enter_context(patch.object(threading.Thread, "start", started))
+        self._patches.enter_context(patch.object(threading, "excepthook", report))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         with self._watching:
             self._watch = lambda: None  # effects of killed invocations that are still under way are not checked
-        for owner, method, original in self._originals:
-            setattr(owner, method, original)
-        threading.excepthook = self._hook
+        self._patches.close()
 
     def stepped(self, thing: Any, kind: str = "ssh") -> Any:
         """Return *thing* with every method call a crash point; closable results of methods are wrapped likewise."""
@@ -194,10 +191,6 @@ class Points:
             return self._pass(kind, name, lambda: original(this, *arguments, **named))
 
         return caught
-
-    def _report_thread_error(self, arguments: threading.ExceptHookArgs) -> None:
-        if arguments.exc_type is not Killed:
-            self._hook(arguments)
 
 
 @functools.cache

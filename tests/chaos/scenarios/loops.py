@@ -19,11 +19,10 @@ from shepherd_core.adapters.agent_file import OperatorsAgent
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.agent.endpoint import AgentRequest
 from shepherd_core.agent.takeover import AgentBinary
-from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.domain.clock import Clock, Deadline
-from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable
+from shepherd_core.domain.errors.provider import ProviderRefused
 from shepherd_core.domain.machine import ProviderId
 from shepherd_core.domain.pb.agent_pb2 import Node
 from shepherd_core.domain.pb.callback_pb2 import AgentHardwareReport, HeartbeatRequest, OSInstallationReport
@@ -244,9 +243,9 @@ class Reports:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._agents: list[SignedAgent] = []
-        self._unanswered: list[tuple[SignedAgent, HeartbeatRequest]] = []
-        self._faults: list[str] = []
+        self._agents: list[SignedAgent]
+        self._unanswered: list[tuple[SignedAgent, HeartbeatRequest]]
+        self._faults: list[str]
 
     def arrange(self) -> Environment:
         environment = Environment(self._fleet)
@@ -280,17 +279,16 @@ class Reports:
         return None
 
     def missing(self, environment: Environment) -> list[str]:
-        first = self._agents[0].machine_id
         wanted = {
-            "hardware report": ("SELECT 1 FROM machine_hardware_report WHERE machine_id = :id", [[1]]),
-            "outcome": (
-                "SELECT generation, os_installation_result FROM machine_os_installation_report WHERE machine_id = :id",
-                [[1, "Success"]],
-            ),
-            "end of what it needs": ("SELECT process FROM machine_need WHERE machine_id = :id", [[None]]),
+            "SELECT 1 FROM machine_hardware_report": [[1]],
+            "SELECT generation, os_installation_result FROM machine_os_installation_report": [[1, "Success"]],
+            "SELECT process FROM machine_need": [[None]],
         }
         found = [
-            f"the {what} is missing" for what, (q, rows) in wanted.items() if environment.fleet.sql(q, id=first) != rows
+            f"{query}: {rows}"
+            for query in wanted
+            if (rows := environment.fleet.sql(f"{query} WHERE machine_id = :id", id=self._agents[0].machine_id))
+            != wanted[query]
         ]
         without_heartbeat = environment.fleet.sql(
             "SELECT machine_id FROM machine_agent_started EXCEPT SELECT machine_id FROM machine_agent_heartbeat"
@@ -335,13 +333,8 @@ class Deleting(EquinixProvider):
 
     def release(self, provider_id: ProviderId, deadline: Deadline) -> None:
         """Delete the device, and return when it is gone; a device that is gone, or going, counts as released."""
-        try:
-            url = f"{self._api_server.url}/devices/{provider_id}"
-            answer = requests.delete(url, headers={"X-Auth-Token": API_KEY}, timeout=deadline.left(10))
-        except requests.RequestException as error:
-            raise ProviderUnavailable(str(error)) from error
-        if answer.status_code >= 500:
-            raise ProviderUnavailable(str(answer.status_code))
+        url = f"{self._api_server.url}/devices/{provider_id}"
+        answer = requests.delete(url, headers={"X-Auth-Token": API_KEY}, timeout=deadline.left(10))
         going = answer.status_code == 422 and "deprovisioning" in answer.text
         if answer.status_code not in (204, 404) and not going:
             raise ProviderRefused(str(answer.status_code))
@@ -384,14 +377,9 @@ class Decommissioning:
         return None
 
     def missing(self, environment: Environment) -> list[str]:
-        left = {
-            tombstone.machine_id: tombstone.released
-            for tombstone in provisioning.ledger(environment.fleet.connection, "equinix").tombstones
-        }
-        found = [] if left.get(self._forgotten) is False else [f"{self._forgotten} is not forgotten"]
-        found += [] if left.get(self._released) is True else [f"{self._released} is not released"]
+        rows = self._fleet.sql("SELECT machine_id, how FROM machine_tombstone")
+        wanted = {self._forgotten: "Forgotten", self._released: "Released"}
+        found = [] if dict(rows) == wanted else [f"{rows} left, and not {wanted}"]
         found += [] if list(provided(self._fleet)) == [self._adopted] else [f"{self._adopted} is not adopted"]
-        found += (
-            [] if [each.id for each in environment.api.snapshot()] == [self._adopted] else ["the devices are not right"]
-        )
-        return found
+        there = [each.id for each in environment.api.snapshot()]
+        return found + ([] if there == [self._adopted] else [f"{there} are at the provider"])
