@@ -11,7 +11,7 @@ from shepherd_core.bmdb.agents import host_keys
 from tests.chaos.faults.fault import MachineFault, Stage
 from tests.chaos.scenarios import loops
 from tests.chaos.stage.environment import PUBLIC_KEY
-from tests.chaos.stage.proxy import Proxy
+from tests.support.bmdb.breaking_connection import Proxy
 
 
 def _pool(method: str, undo: str) -> Callable[[Stage, str, UUID], None]:

@@ -23,7 +23,7 @@ from tests.chaos.explore import Explored, converge
 from tests.chaos.faults.fault import AgentStarts, FaultyScenario, Tick, cold
 from tests.chaos.invariants import violations
 from tests.chaos.stage.environment import Environment
-from tests.chaos.stage.proxy import HOW, WHERE, Break, How, Proxy
+from tests.support.bmdb.breaking_connection import HOW, WHERE, Break, How, Proxy
 from tests.support.bmdb.capacity import provided
 
 Link = Literal["database", "provider", "ssh"]

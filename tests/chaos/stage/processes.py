@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from random import Random
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 from uuid import UUID
 
@@ -90,9 +89,7 @@ class Functions:
         ssm.close()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._server.stop()
 
     def invoke(

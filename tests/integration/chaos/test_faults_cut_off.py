@@ -8,7 +8,7 @@ from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors.bmdb import CommitUnknown
 
-from tests.chaos.stage.proxy import Break, Proxy
+from tests.support.bmdb.breaking_connection import Break, Proxy
 from tests.support.bmdb.fleet import Fleet
 
 PENALTY = {"capacity_id": "rack", "seconds": 60, "kind": "unexpected", "cause": "?"}

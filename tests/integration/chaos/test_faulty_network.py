@@ -13,8 +13,8 @@ from tests.chaos.faults.fault import AgentStarts, FaultyScenario, Recoveries, Up
 from tests.chaos.faults.network import Link, explore, slowly
 from tests.chaos.sample import SECONDS, SEED, WHOLE, chance, drawn
 from tests.chaos.scenarios.loops import Provisioning
-from tests.chaos.stage.proxy import WHERE, Break
 from tests.integration.chaos.conftest import Check
+from tests.support.bmdb.breaking_connection import WHERE, Break
 from tests.support.bmdb.fleet import Fleet
 
 # A connection that was cut off leaves its socket to the garbage collector.
