@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from functools import cache
+from threading import RLock
 from typing import Any
 
 import pytest
@@ -137,9 +138,17 @@ def read_models_once() -> None:
 @pytest.fixture
 def aws() -> Iterator[None]:
     from moto import mock_aws  # noqa: PLC0415 - it takes a second to import, and most tests do without AWS
+    from moto.core.botocore_stubber import BotocoreStubber  # noqa: PLC0415
 
     read_models_once()
-    with mock_aws():
+    answer, one_at_a_time = BotocoreStubber.process_request, RLock()
+
+    def process_request(self: BotocoreStubber, request: Any) -> Any:
+        with one_at_a_time:  # AWS answers one call as a whole; moto lets a thread see half of what another one puts
+            return answer(self, request)
+
+    with mock_aws(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BotocoreStubber, "process_request", process_request)
         yield
 
 
