@@ -36,22 +36,21 @@ def site(tmp_path: Path, clock: ManualClock) -> Iterator[Site]:
 ALL = ("On", "ForceOff", "GracefulShutdown", "GracefulRestart", "ForceRestart", "PowerCycle", "Nmi", "ForceOn")
 
 
-@pytest.mark.parametrize("action_info", [False, True])
 @pytest.mark.parametrize(
-    ("action", "offered", "graceful", "sent"),
+    ("action", "offered", "action_info", "graceful", "sent"),
     [
-        ("reboot", ALL, False, ["ForceRestart"]),
-        ("reboot", ALL, True, ["GracefulRestart"]),
-        ("reboot", (*OFF_AND_ON, "ForceRestart"), True, ["ForceRestart"]),
-        ("reboot", (*OFF_AND_ON, "GracefulRestart", "PowerCycle"), False, ["PowerCycle"]),
-        ("reboot", (*OFF_AND_ON, "GracefulRestart"), False, ["ForceOff", "On"]),
-        ("reboot", ("ForceOn", "ForceOff"), False, ["ForceOff", "ForceOn"]),
-        ("power_cycle", ALL, False, ["PowerCycle"]),
-        ("power_cycle", (*OFF_AND_ON, "ForceRestart"), False, ["ForceOff", "On"]),
+        ("reboot", ALL, False, False, ["ForceRestart"]),
+        ("reboot", ALL, True, True, ["GracefulRestart"]),
+        ("reboot", (*OFF_AND_ON, "ForceRestart"), False, True, ["ForceRestart"]),
+        ("reboot", (*OFF_AND_ON, "GracefulRestart", "PowerCycle"), True, False, ["PowerCycle"]),
+        ("reboot", (*OFF_AND_ON, "GracefulRestart"), False, False, ["ForceOff", "On"]),
+        ("reboot", ("ForceOn", "ForceOff"), True, False, ["ForceOff", "ForceOn"]),
+        ("power_cycle", ALL, False, False, ["PowerCycle"]),
+        ("power_cycle", (*OFF_AND_ON, "ForceRestart"), True, False, ["ForceOff", "On"]),
     ],
 )
 def test_a_restart_is_what_the_bmc_offers(
-    site: Site, *, action: str, offered: tuple[str, ...], graceful: bool, sent: list[str], action_info: bool
+    site: Site, *, action: str, offered: tuple[str, ...], action_info: bool, graceful: bool, sent: list[str]
 ) -> None:
     """BMCs differ in what they can, and say so in one of two places; force is what cures a machine that hangs."""
     site.bmc.reset_types, site.bmc.action_info = offered, action_info
@@ -69,13 +68,15 @@ def test_a_bmc_too_busy_to_show_resets_is_asked_later(site: Site) -> None:
     assert site.bmc.resets == []
 
 
-@pytest.mark.parametrize("action", ["reboot", "power_cycle"])
-@pytest.mark.parametrize("offered", [("Nmi",), ("ForceOff", "Nmi"), ("On", "Nmi")])
+@pytest.mark.parametrize(
+    ("action", "offered"),
+    [("reboot", ("Nmi",)), ("power_cycle", ("ForceOff", "Nmi")), ("reboot", ("On", "Nmi")), ("power_cycle", ("On",))],
+)
 def test_a_machine_that_cannot_be_restarted_is_left_alone(site: Site, action: str, offered: tuple[str, ...]) -> None:
     """To switch off what cannot be switched on again would be the end of it."""
     site.bmc.reset_types = offered
     site.override("Once")
-    with pytest.raises(NotSupported, match=r"offers no .*, only .*Nmi"):
+    with pytest.raises(NotSupported, match=r"offers no .*, only "):
         site.act(action)
     assert (site.bmc.resets, site.bmc.override) == ([], "Once")
 
@@ -109,7 +110,7 @@ def test_a_machine_that_stays_off_is_noticed_at_once(site: Site, action: str, se
     assert sum(site.clock.slept) < 70
 
 
-@pytest.mark.parametrize("state", ["PoweringOff", "Paused", None, "off", "", 0, ["Off"]])
+@pytest.mark.parametrize("state", ["PoweringOff", None, "off", 0, ["Off"]])
 def test_unknown_is_not_off(site: Site, state: object) -> None:
     """To switch on what runs does nothing: a machine that hangs would hang on."""
     site.bmc.power = state
@@ -120,14 +121,14 @@ def test_unknown_is_not_off(site: Site, state: object) -> None:
     assert site.bmc.resets == ["ForceRestart"]
 
 
-@pytest.mark.parametrize("state", ["On", "PoweringOff", None])
+@pytest.mark.parametrize("state", ["On", None])
 def test_a_machine_that_stays_on_is_not_switched_on(site: Site, state: object) -> None:
     """Sent too early, On does nothing, and a machine that goes off late stays off."""
     site.bmc.power = state
     with pytest.raises(ProviderUnavailable, match="not reported to be off"):
-        site.act("power_cycle", seconds=60)
+        site.act("power_cycle", seconds=15)
     assert site.bmc.resets == ["ForceOff"]
-    assert sum(site.clock.slept) <= 60
+    assert sum(site.clock.slept) <= 15
 
 
 @pytest.mark.parametrize("again", ["reboot", "power_cycle"])
@@ -193,8 +194,15 @@ def test_a_machine_that_goes_off_late_may_be_off(site: Site, action: str, *, ans
 # What it boots from
 
 
-@pytest.mark.parametrize("action", ["reboot", "power_cycle"])
-@pytest.mark.parametrize(("source", "shown"), [(None, None), ("pxe", None), ("pxe", "Disabled"), ("pxe", "Continuous")])
+@pytest.mark.parametrize(
+    ("action", "source", "shown"),
+    [
+        ("reboot", None, None),
+        ("power_cycle", "pxe", None),
+        ("reboot", "pxe", "Disabled"),
+        ("power_cycle", "pxe", "Continuous"),
+    ],
+)
 def test_a_plain_restart_never_reinstalls(site: Site, action: str, source: str | None, shown: str | None) -> None:
     """Some BMCs show an override that waits as disabled, or one for one boot as lasting."""
     site.override("Once")

@@ -98,8 +98,8 @@ class Ec2Api:
         """Actions whose answers break off."""
         self.no_room: dict[str, str] = {}
         """Codes of refusals by subnet."""
-        self.shows_new = True
-        """False: DescribeInstances shows nothing that was launched since."""
+        self.hidden: set[str] = set()
+        """Instances that DescribeInstances does not show."""
         self.replays = False
         """True: a client token with other parameters is answered with its instance; EC2 may do either."""
         self.looks_until_stopped = 0
@@ -107,7 +107,6 @@ class Ec2Api:
         self.page_size = 1_000
         self._stopping: dict[str, int] = {}
         self._launched: dict[str, bytes] = {}
-        self._hidden: set[str] = set()
         self._moto = Client(create_backend_app("ec2"))
         self._described: dict[str, Answer] = {}
         """What moto said since something may have changed: it takes long to word it."""
@@ -230,13 +229,9 @@ class Ec2Api:
             return known if self.replays else refusal(400, "IdempotentParameterMismatch", asked["UserData"])
         if (code := self.no_room.get(asked.get("SubnetId", ""))) is not None:
             return refusal(500 if code.startswith("InsufficientInstance") else 400, code)
-        before = {found.id for found in self.instances()}
         answer = self._forward(asked)
         if answer.status == 200:
-            if asked.get("UserData"):  # by the adapter, not by hand
-                self._launched[token] = answer.body
-            if not self.shows_new:
-                self._hidden |= {found.id for found in self.instances()} - before
+            self._launched[token] = answer.body
         return answer
 
     def _DescribeInstances(self, asked: dict[str, str]) -> Answer:  # noqa: N802 - as above
@@ -247,10 +242,10 @@ class Ec2Api:
                 del self._stopping[instance_id]
         if "MaxResults" in asked:
             asked = {**asked, "MaxResults": str(min(self.page_size, int(asked["MaxResults"])))}
-        if self.shows_new or not self._hidden:
+        if not self.hidden:
             return self._forward(asked)
         kept = moto_ec2().reservations
-        shown = {key: each for key, each in kept.items() if not self._hidden & {found.id for found in each.instances}}
+        shown = {key: each for key, each in kept.items() if not self.hidden & {found.id for found in each.instances}}
         moto_ec2().reservations = shown
         self._described.clear()
         try:

@@ -74,7 +74,7 @@ def test_instances_that_were_terminated_are_vanished_machines_and_are_replaced(
     works = claimed(fleet.open_session(), Process.AGENT_START, provider="ec2")
     assert {work.provider_id for work in works} == living(api)
 
-    api._hidden, api.shows_new = set(gone), False
+    api.hidden = set(gone)
     counts = run()
     assert (counts[Metric.CREATED], counts[Metric.DRIFTED]) == (0, ended)
 
