@@ -16,7 +16,7 @@ _TEXT = st.text(min_size=1, max_size=300)
 @given(
     _TEXT,
     _TEXT,
-    st.binary(max_size=5000),
+    st.binary(max_size=500),
     st.lists(st.binary(min_size=32, max_size=32), max_size=3),
     st.integers(1, 2**63 - 1),
 )
@@ -28,23 +28,6 @@ def test_the_agent_reads_what_the_initializer_writes(
     ).SerializeToString()
     read = messages.TakeoverInit(machine_id, endpoint, certificate, sent, tuple(keys), time)
     assert messages.TakeoverInit.decode(sent) == read
-
-
-@given(_TEXT, st.binary(max_size=500), st.lists(st.text(max_size=300), max_size=5))
-def test_the_initializer_reads_what_the_agent_answers(machine_id: str, key: bytes, warnings: list[str]) -> None:
-    sent = TakeoverInit(machine_id=machine_id, bmaas_endpoint="e")
-    init = messages.TakeoverInit.decode(sent.SerializeToString())
-    answer = TakeoverResponse.FromString(messages.takeover_success(init, key, warnings))
-    assert answer.WhichOneof("result") == "success"
-    assert answer.success.init_message == sent
-    assert (answer.success.key, list(answer.success.warning)) == (key, warnings)
-
-
-@given(st.text(max_size=300))
-def test_the_initializer_reads_why_the_agent_refused(reason: str) -> None:
-    answer = TakeoverResponse.FromString(messages.takeover_error(reason))
-    assert answer.WhichOneof("result") == "error"
-    assert answer.error.message == reason
 
 
 def test_fields_of_later_versions_are_passed_over_and_sent_back() -> None:
