@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor import Descriptor, EnumDescriptor
 from shepherd_core.bmdb.schema import migrate
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.machine import Machine
@@ -34,8 +34,22 @@ MIGRATIONS = Path(migrate.__file__).with_name("migrations")
 def messages(descriptor: Descriptor) -> Iterator[str]:
     for field in descriptor.fields:
         yield f"wire {descriptor.full_name} {field.number} {field.name} {field.type}{' repeated' * field.is_repeated}"
+    for enum in descriptor.enum_types:
+        yield from numbers(enum)
     for nested in descriptor.nested_types:
         yield from messages(nested)
+
+
+def numbers(enum: EnumDescriptor) -> Iterator[str]:
+    yield from (f"wire {enum.full_name} {value.number} {value.name}" for value in enum.values)
+
+
+def wire() -> Iterator[str]:
+    for file in (agent_pb2.DESCRIPTOR, callback_pb2.DESCRIPTOR):
+        for message in file.message_types_by_name.values():
+            yield from messages(message)
+        for enum in file.enum_types_by_name.values():
+            yield from numbers(enum)
 
 
 def typed() -> Iterator[str]:
@@ -60,9 +74,7 @@ def promised() -> Iterator[str]:
     yield from (f"failure {each}" for each in FailureKind)
     yield from (f"condition {each} {each.severity}" for each in ConditionName)
     yield from typed()
-    for file in (agent_pb2.DESCRIPTOR, callback_pb2.DESCRIPTOR):
-        for message in file.message_types_by_name.values():
-            yield from messages(message)
+    yield from wire()
     for name, method in inspect.getmembers(Provider, inspect.isfunction):
         if not name.startswith("_"):
             yield f"provider {name}{inspect.signature(method)}".replace("'", "")
