@@ -83,13 +83,6 @@ def sections() -> list[tuple[str, str]]:
     ]
 
 
-def test_every_name_is_there_once() -> None:
-    names = [name for name, _ in sections()]
-    assert names == sorted(set(names), key=names.index)
-    assert set(names) == set(statements())
-    assert all(re.fullmatch(r"[a-z][a-z_]+", name) for name in names)
-
-
 @pytest.mark.parametrize(("name", "text"), sections())
 def test_a_statement_says_why_it_is_there(name: str, text: str) -> None:
     comment = re.match(r"(-- [^\n]+\n)+", text)

@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 from uuid import UUID
 
@@ -71,6 +72,10 @@ class Places:
     address: str
 
 
+def _lacking(*_: object) -> None:
+    pytest.fail("the setup has no such edge")
+
+
 @dataclass(kw_only=True)
 class Setup:
     """A provider and the edge behind it."""
@@ -85,17 +90,17 @@ class Setup:
     """Returns how many requests the edge has seen."""
     settle: Callable[[], object] = lambda: None
     """Lets the time pass that the edge needs to finish what it was asked for (creation, reboot)."""
-    make_unavailable: Callable[[], object] | None = None
+    make_unavailable: Callable[[], object] = _lacking
     """From now on the edge fails in a way that passes: no answer, 429, 5xx."""
-    make_refusing: Callable[[], object] | None = None
+    make_refusing: Callable[[], object] = _lacking
     """From now on the edge refuses everything: credential revoked, source gone."""
-    spoil_listing: Callable[[], object] | None = None
+    spoil_listing: Callable[[], object]
     """From now on the listing is incomplete or contradicts itself."""
     reboots: Callable[[ProviderId], int] | None = None
     """Returns how often the edge has restarted this machine, by whatever means."""
-    confuse: Callable[[ProviderId], object] | None = None
+    confuse: Callable[[ProviderId], object] = _lacking
     """From now on the provider reports an undocumented state of this machine."""
-    stall: Callable[[], object] | None = None
+    stall: Callable[[], object] = _lacking
     """From now on the edge takes requests and never answers."""
     secret: str | None = None
     """The credential, which no error may repeat."""
@@ -131,9 +136,14 @@ class Setup:
     def __post_init__(self) -> None:
         if (faults := self.faults) is not None:
             said = {"error": self.secret}
-            self.make_unavailable = self.make_unavailable or (lambda: faults.add(FakeAnswer(times=0, status=503)))
-            self.make_refusing = self.make_refusing or (lambda: faults.add(FakeAnswer(times=0, status=403, body=said)))
-            self.stall = self.stall or (lambda: faults.add(Delay(times=0, seconds=60)))
+            rules = (
+                FakeAnswer(times=0, status=503),
+                FakeAnswer(times=0, status=403, body=said),
+                Delay(times=0, seconds=60),
+            )
+            for name, rule in zip(("make_unavailable", "make_refusing", "stall"), rules, strict=True):
+                if getattr(self, name) is _lacking:
+                    setattr(self, name, partial(faults.add, rule))
 
 
 def context(clock: ManualClock, credential: str) -> ProviderContext:
@@ -168,8 +178,8 @@ class ProviderContract:
     def test_only_what_a_provider_lacks_has_no_tests(self, setup: Setup) -> None:
         edge = {
             "tokens": setup.stores_tokens,
-            "states": setup.confuse,
-            "silence": setup.stall,
+            "states": setup.confuse is not _lacking,
+            "silence": setup.stall is not _lacking,
             "places": setup.places or not setup.faults,
         }
         assert self.lacks == {*ACTIONS} - setup.provider.capabilities | {name for name, has in edge.items() if not has}
@@ -261,7 +271,6 @@ class ProviderContract:
     @pytest.mark.needs("states")
     def test_an_undocumented_state_is_unknown(self, setup: Setup, deadline: Deadline) -> None:
         """Providers invent new ones; taken for off, gone or failed, a machine that is well would be given up."""
-        assert setup.confuse is not None
         created = _settled(setup, deadline)
         setup.confuse(created.provider_id)
         listed = _by_capacity(setup.provider.list_machines(deadline))[created.capacity_id]
@@ -311,8 +320,7 @@ class ProviderContract:
         self, setup: Setup, deadline: Deadline, action: Capability
     ) -> None:
         """It may have come back while the adapter looked it up, logged in or waited for a connection."""
-        assert setup.make_refusing is not None
-        interrupt, refuse = _interruption(setup.provider, action), setup.make_refusing
+        interrupt = _interruption(setup.provider, action)
         created = _settled(setup, deadline)
         before = setup.provider.get_machine(created.provider_id, deadline)
         asked: list[int] = []
@@ -322,7 +330,7 @@ class ProviderContract:
             asked.append(setup.requests())
             if len(asked) == 1:
                 raise NoLongerDue
-            refuse()
+            setup.make_refusing()
 
         already = setup.requests()
         for error in (NoLongerDue, ProviderRefused):
@@ -343,7 +351,6 @@ class ProviderContract:
         self, setup: Setup, deadline: Deadline, clock: ManualClock, action: Capability
     ) -> None:
         """Taken for not done, it would be done again to a machine that is booting, and never counted."""
-        assert setup.stall is not None
         interrupt = _interruption(setup.provider, action)
         created = _settled(setup, deadline)
         # Its clock stands still: each request has a second, whatever a busy computer takes for those before it.
@@ -367,7 +374,6 @@ class ProviderContract:
 
     @pytest.mark.needs("silence")
     def test_a_mute_edge_is_given_up_in_time(self, setup: Setup, deadline: Deadline) -> None:
-        assert setup.stall is not None
         calls = _edge_calls(setup, deadline)
         setup.stall()
         for action, call in calls.items():
@@ -394,10 +400,8 @@ class ProviderContract:
 
     @pytest.mark.parametrize("passing", [True, False], ids=["passing", "lasting"])
     def test_a_passing_failure_alone_may_be_tried_again(self, setup: Setup, deadline: Deadline, passing: bool) -> None:
-        fail = setup.make_unavailable if passing else setup.make_refusing
-        assert fail is not None
         calls = _edge_calls(setup, deadline)
-        fail()
+        (setup.make_unavailable if passing else setup.make_refusing)()
         for action, call in calls.items():
             with pytest.raises(ProviderUnavailable if passing else ProviderRefused) as raised:
                 pytest.fail(f"{action}: {call(deadline)}")
@@ -405,7 +409,6 @@ class ProviderContract:
             _assert_holds_no_secret(setup, raised.value)
 
     def test_listing_that_cannot_be_trusted_is_no_listing(self, setup: Setup, deadline: Deadline) -> None:
-        assert setup.spoil_listing is not None
         setup.spoil_listing()
         with pytest.raises(ListingInvalid) as raised:
             setup.provider.list_machines(deadline)
