@@ -21,7 +21,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple, Protocol, TypeVar
 from unittest.mock import patch
@@ -29,14 +29,12 @@ from unittest.mock import patch
 from shepherd_core.domain.errors import ShepherdError
 
 from tests.chaos.crash_points import Killed, Points
+from tests.chaos.explore import SOON_SECONDS, Explored
 from tests.chaos.invariants import violations
 from tests.chaos.stage.environment import Environment
 from tests.support.bmdb import warm
 
 T = TypeVar("T")
-
-SOON_SECONDS = 61.0
-"""A session that is not renewed for so long has expired."""
 
 _PATIENCE_SECONDS = 60.0
 _LOOK_SECONDS = 0.0005
@@ -86,7 +84,6 @@ class _Actor:
     name: str
     killed: bool = False
     connections_closed: bool = False
-    error: BaseException | None = None
 
 
 @dataclass(eq=False)
@@ -100,19 +97,6 @@ class _Thread:
     fatal: bool = False
     since: float = 0.0
     children: int = 0
-
-
-@dataclass
-class Ran:
-    trace: list[str] = field(default_factory=list)
-    """All actions, in order."""
-    broken: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-    """Errors of invocations; allowed, since another invocation may have been faster."""
-    kills: int = 0
-    """Invocations that were killed."""
-    waits: int = 0
-    """How often a thread waited for another's row lock."""
 
 
 class Waits:
@@ -190,7 +174,7 @@ class Scheduler:
         self._threads: list[_Thread] = []
         self._by_ident: dict[int, _Thread] = {}
         self._waits = Waits()
-        self._ran = Ran()
+        self._ran = Explored()
 
     # Called by the threads of the invocations.
 
@@ -233,7 +217,7 @@ class Scheduler:
 
     # Called by the scheduler.
 
-    def run(self, cast: Mapping[str, Callable[[], object]], points: Points) -> Ran:
+    def run(self, cast: Mapping[str, Callable[[], object]], points: Points) -> Explored:
         violations(self._environment, watched=True)
         with self._waits.noted(), points:
             for name in sorted(cast):
@@ -266,7 +250,7 @@ class Scheduler:
             except Killed:
                 pass
             except ShepherdError as error:
-                self._ran.errors.append(f"{actor.name}: {type(error).__name__}: {error}")
+                self._ran.errors.add(f"{actor.name}: {type(error).__name__}: {error}")
             except Exception as error:  # noqa: BLE001 - any other error is a violation
                 if not actor.killed:  # a killed thread may still read from its closed connection
                     self._ran.broken.append(f"{actor.name} raised {type(error).__name__}: {error}")

@@ -55,11 +55,11 @@ class Explored:
     killed: int = 0
     """Of these processes."""
     errors: set[str] = field(default_factory=set)
-    """Names of the errors that functions in processes raised; allowed, since another may have been faster."""
+    """Of concurrent invocations; allowed, since another may have been faster."""
     broken: list[str] = field(default_factory=list)
     """Broken promises, each with the crash point or the schedule."""
     trace: list[str] = field(default_factory=list)
-    """The steps of the last schedule that broke one."""
+    """The steps of a schedule, of several the last one that broke a promise."""
 
 
 def explore(scenario: Scenario, gap: float) -> Explored:

@@ -5,7 +5,7 @@ from contextlib import closing
 from random import Random
 from typing import Protocol
 
-from tests.chaos.concurrent_runs import Action, Choices, Ran, Scheduler, Stop, normal
+from tests.chaos.concurrent_runs import Action, Choices, Scheduler, Stop, normal
 from tests.chaos.crash_points import Points
 from tests.chaos.explore import SOON_SECONDS, Explored, converge
 from tests.chaos.scenarios.fleet_operation import Cast
@@ -74,7 +74,7 @@ class Interrupting:
         return Action.CONTINUE, next((stop for stop in stopped if stop.actor == chosen), stopped[0])
 
 
-def play(scenario: Play, choices: Choices, chance: Random) -> Ran:
+def play(scenario: Play, choices: Choices, chance: Random) -> Explored:
     """Play one schedule, let the environment converge, and return the result."""
     with closing(scenario.arrange()) as environment:
         scheduler = Scheduler(environment, choices)
@@ -117,7 +117,7 @@ def play_all(scenario: Play, interruptions: int, chance: Random, more: Callable[
     return played
 
 
-def _add(played: Explored, name: str, ran: Ran) -> None:
+def _add(played: Explored, name: str, ran: Explored) -> None:
     """Add the result of one schedule."""
     played.schedules += 1
     played.steps += len(ran.trace)

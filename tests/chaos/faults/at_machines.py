@@ -16,16 +16,15 @@ from tests.support.bmdb.breaking_connection import Proxy
 
 def _pool(method: str, undo: str) -> Callable[[Stage, str, UUID], None]:
     def begin(stage: Stage, name: str, _: UUID) -> None:
-        getattr(stage.environment.pool, method)(name)
-        stage.undo.callback(getattr(stage.environment.pool, undo), name)
+        getattr(stage.pool, method)(name)
+        stage.undo.callback(getattr(stage.pool, undo), name)
 
     return begin
 
 
 def _mood(mood: str) -> Callable[[Stage, str, UUID], None]:
     def begin(stage: Stage, name: str, _: UUID) -> None:
-        assert stage.environment.pool is not None
-        file = stage.environment.pool.disk(name) / "root/mood"
+        file = stage.pool.disk(name) / "root/mood"
         file.write_text(mood)
         stage.undo.callback(file.unlink)
 
@@ -34,8 +33,7 @@ def _mood(mood: str) -> Callable[[Stage, str, UUID], None]:
 
 def _listener(stage: Stage, name: str, address: str, backlog: int) -> socket.socket:
     """Return a listening socket at the address that the machine seems to have; it accepts no connection yet."""
-    assert stage.environment.pool is not None
-    listener = stage.undo.enter_context(socket.create_server((address, stage.environment.pool.port), backlog=backlog))
+    listener = stage.undo.enter_context(socket.create_server((address, stage.pool.port), backlog=backlog))
     stage.scenario.access.addresses[name] = address
     return listener
 
@@ -66,8 +64,7 @@ def _banner(stage: Stage, name: str, _: UUID) -> None:
 
 
 def _breaks_in_upload(stage: Stage, name: str, _: UUID) -> None:
-    pool = stage.environment.pool
-    assert pool is not None
+    pool = stage.pool
     proxy = Proxy((pool.address(name), pool.port), "127.42.0.3", port=pool.port)
     stage.undo.enter_context(proxy)
     proxy.client_bytes = len(loops.AGENT) + 50_000

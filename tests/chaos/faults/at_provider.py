@@ -72,6 +72,12 @@ def _slow_to_answer(stage: Stage) -> None:
 
 _REFUSED, _UNAVAILABLE, _INVALID = "provider-refused", "provider-unavailable", "listing-invalid"
 _UNUSABLE, _FORBIDDEN = "provider-unusable", "provider-forbidden"
+_LEFT = f"penalty {_UNAVAILABLE}, incomplete"
+_UNHEARD_OF = _api(faults.SetValue(times=0, at="**.state", value="unheard_of"))
+
+
+def _page(kind: type[faults.Rule], path: str, **more: Any) -> Callable[[Stage], None]:
+    return _api(kind(method="GET", path=path, **more))
 
 
 PROVIDER = (
@@ -86,29 +92,21 @@ PROVIDER = (
         ("429 with Retry-After", _status(429, "POST", _DEVICES, retry_after=60), "incomplete"),
         ("500", _status(500), f"fails {_UNAVAILABLE}"),
         ("503", _status(503, "GET", times=2), ""),
-        ("503", _status(503, "POST", _DEVICES), f"penalty {_UNAVAILABLE}, incomplete"),
-        (
-            "timeout after the effect",
-            _status(504, "POST", _DEVICES, when="after"),
-            f"penalty {_UNAVAILABLE}, incomplete",
-        ),
-        (
-            "timeout after the effect",
-            _api(faults.Drop(method="POST", path=_DEVICES, when="after")),
-            f"penalty {_UNAVAILABLE}, incomplete",
-        ),
-        ("empty page", _api(faults.EmptyPage(method="GET", path=_RESERVATIONS)), ""),
-        ("empty page", _api(faults.EmptyPage(method="GET", path=_RESERVATIONS, times=0)), f"fails {_INVALID}"),
-        ("page that repeats", _api(faults.RepeatPage(method="GET", path=_RESERVATIONS, nth=2)), ""),
-        ("page that repeats", _api(faults.RepeatPage(method="GET", path=_RESERVATIONS, times=0)), f"fails {_INVALID}"),
+        ("503", _status(503, "POST", _DEVICES), _LEFT),
+        ("timeout after the effect", _status(504, "POST", _DEVICES, when="after"), _LEFT),
+        ("timeout after the effect", _api(faults.Drop(method="POST", path=_DEVICES, when="after")), _LEFT),
+        ("empty page", _page(faults.EmptyPage, _RESERVATIONS), ""),
+        ("empty page", _page(faults.EmptyPage, _RESERVATIONS, times=0), f"fails {_INVALID}"),
+        ("page that repeats", _page(faults.RepeatPage, _RESERVATIONS, nth=2), ""),
+        ("page that repeats", _page(faults.RepeatPage, _RESERVATIONS, times=0), f"fails {_INVALID}"),
         (
             "page that repeats",
-            _api(faults.SetValue(path=_RESERVATIONS, times=0, at="meta.next", value={"href": "?page=1"})),
+            _page(faults.SetValue, _RESERVATIONS, times=0, at="meta.next", value={"href": "?page=1"}),
             "",
         ),
-        ("listing that shrinks in the middle", _api(faults.Shrink(method="GET", path=_RESERVATIONS, nth=2)), ""),
-        ("creation that succeeds late", _late, f"penalty {_UNAVAILABLE}, incomplete"),
-        ("device in an unknown state", _api(faults.SetValue(times=0, at="**.state", value="unheard_of")), ""),
+        ("listing that shrinks in the middle", _page(faults.Shrink, _RESERVATIONS, nth=2), ""),
+        ("creation that succeeds late", _late, _LEFT),
+        ("device in an unknown state", _UNHEARD_OF, ""),
         ("capacity taken by others", _take_capacity, "penalty capacity-taken"),
     ),
     Fault(
@@ -129,7 +127,7 @@ PROVIDER = (
         ("500", _status(500, "POST", _ACTIONS), f"cause {_UNAVAILABLE}"),
         ("503", _status(503, "GET"), f"cause {_UNAVAILABLE}"),
         ("timeout after the effect", _slow_to_answer, f"cause {_UNAVAILABLE}"),
-        ("device in an unknown state", _api(faults.SetValue(times=0, at="**.state", value="unheard_of")), ""),
+        ("device in an unknown state", _UNHEARD_OF, ""),
     ),
     *rows(
         "updater",
@@ -138,13 +136,9 @@ PROVIDER = (
         ("429 with Retry-After", _status(429, retry_after=60), f"fails {_UNAVAILABLE}"),
         ("500", _status(500, times=2), ""),
         ("503", _status(503), f"fails {_UNAVAILABLE}"),
-        ("empty page", _api(faults.EmptyPage(method="GET", path=_DEVICES, times=0)), f"fails {_INVALID}"),
-        (
-            "page that repeats",
-            _api(faults.RepeatPage(method="GET", path=_DEVICES, nth=2, times=0)),
-            f"fails {_INVALID}",
-        ),
-        ("listing that shrinks in the middle", _api(faults.Shrink(method="GET", path=_DEVICES, nth=2)), ""),
-        ("device in an unknown state", _api(faults.SetValue(times=0, at="**.state", value="unheard_of")), ""),
+        ("empty page", _page(faults.EmptyPage, _DEVICES, times=0), f"fails {_INVALID}"),
+        ("page that repeats", _page(faults.RepeatPage, _DEVICES, nth=2, times=0), f"fails {_INVALID}"),
+        ("listing that shrinks in the middle", _page(faults.Shrink, _DEVICES, nth=2), ""),
+        ("device in an unknown state", _UNHEARD_OF, ""),
     ),
 )

@@ -149,6 +149,11 @@ class Stage:
     undo: ExitStack = field(default_factory=ExitStack)
     """Ends the fault. The ``Access`` is replaced separately."""
 
+    @property
+    def pool(self) -> MachinePool:
+        assert self.environment.pool is not None
+        return self.environment.pool
+
     def sql(self, text: str, undo: str) -> None:
         self.environment.fleet.sql(text)
         self.undo.callback(self.environment.fleet.sql, undo)

@@ -11,7 +11,10 @@ from shepherd_core.adapters import ssh_keys
 
 from simulator.machines.pool import MachinePool
 from tests.chaos.explore import Explored
+from tests.chaos.faults.fault import AgentStarts, FaultyScenario, Recoveries, Updates
 from tests.chaos.sample import SECONDS, SEED
+from tests.chaos.scenarios.loops import Provisioning
+from tests.support.bmdb.fleet import Fleet
 from tests.support.waiting import eventually
 
 Check = Callable[[Explored], None]
@@ -55,3 +58,15 @@ def rack(folder: Path, count: int) -> Iterator[tuple[MachinePool, str]]:
 def racked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MachinePool, str]]:
     with rack(tmp_path_factory.mktemp("pool"), 2) as racked:
         yield racked
+
+
+@pytest.fixture
+def faulty(real_time: Fleet, racked: tuple[MachinePool, str], tmp_path: Path) -> Callable[[str], FaultyScenario]:
+    """Return what makes the scenario for the faults of a loop."""
+    made: dict[str, Callable[[], FaultyScenario]] = {
+        "provisioner": lambda: Provisioning(real_time),
+        "initializer": lambda: AgentStarts(real_time, *racked, tmp_path),
+        "recoverer": lambda: Recoveries(real_time),
+        "updater": lambda: Updates(real_time),
+    }
+    return lambda loop: made[loop]()

@@ -1,14 +1,10 @@
 """A function is cut off from the BMDB in the middle of a transaction: its locks, and its transaction."""
 
-from pathlib import Path
-
 import pytest
-from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.wire.driver import TimeLimits
-from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors.bmdb import CommitUnknown
 
-from tests.support.bmdb.breaking_connection import Break, Proxy
+from tests.support.bmdb.breaking_connection import Break, BreakingConnection
 from tests.support.bmdb.fleet import Fleet
 
 PENALTY = {"capacity_id": "rack", "seconds": 60, "kind": "unexpected", "cause": "?"}
@@ -16,10 +12,8 @@ PENALTY = {"capacity_id": "rack", "seconds": 60, "kind": "unexpected", "cause": 
 
 def test_a_connection_cut_off_soon_frees_its_locks(fleet: Fleet) -> None:
     """Without a timeout, the server would keep the locks on the provider and on due machines for hours."""
-    settings = fleet.settings
-    with Proxy(Path(settings.bmdb_host) / f".s.PGSQL.{settings.bmdb_port}", speaks_sql=True) as proxy:
-        far = settings.model_copy(update={"bmdb_host": "127.0.0.1", "bmdb_port": proxy.port})
-        cut_off = Connection(far, None, SystemClock(), limits=TimeLimits(connect=0.5, statement=0.5))
+    with BreakingConnection(fleet.settings) as proxy:
+        cut_off = fleet.connect(proxy.settings, TimeLimits(connect=0.5, statement=0.5))
         # Startup, setting limits, BEGIN, preparing and running the statement, COMMIT: that one never arrives.
         proxy.arm(Break(6, "request", "stall"))
         with pytest.raises(CommitUnknown):
@@ -27,7 +21,6 @@ def test_a_connection_cut_off_soon_frees_its_locks(fleet: Fleet) -> None:
         assert proxy.names[5] == "COMMIT"
         other = fleet.connect(limits=TimeLimits(statement=5))
         other.run("penalize", provider="equinix", **PENALTY)
-        cut_off.close()
 
 
 def test_a_transaction_that_the_server_ended_runs_again(fleet: Fleet) -> None:

@@ -16,7 +16,7 @@ from simulator.machines.pool import MachinePool
 from tests.chaos.faults.at_machines import MACHINES
 from tests.chaos.faults.at_provider import PROVIDER
 from tests.chaos.faults.at_services import AWS, DATABASE
-from tests.chaos.faults.fault import AgentStarts, FaultyScenario, Recoveries, Updates, try_fault, try_machine_faults
+from tests.chaos.faults.fault import AgentStarts, FaultyScenario, try_fault, try_machine_faults
 from tests.chaos.sample import SEED, drawn
 from tests.chaos.scenarios.loops import Provisioning
 from tests.integration.chaos.conftest import rack
@@ -39,18 +39,10 @@ def many_machines(tmp_path: Path) -> Iterator[tuple[MachinePool, str]]:
 
 
 @pytest.mark.parametrize("name", dict.fromkeys(fault.name for fault in FAULTS))
-def test_a_fault_is_named_and_repaired_without_other_damage(
-    name: str, real_time: Fleet, racked: tuple[MachinePool, str], tmp_path: Path
-) -> None:
+def test_a_fault_is_named_and_repaired_without_other_damage(name: str, faulty: Callable[[str], FaultyScenario]) -> None:
     """An operator must learn the cause, and must not have to clean up."""
-    scenarios: dict[str, Callable[[], FaultyScenario]] = {
-        "provisioner": lambda: Provisioning(real_time),
-        "initializer": lambda: AgentStarts(real_time, *racked, tmp_path),
-        "recoverer": lambda: Recoveries(real_time),
-        "updater": lambda: Updates(real_time),
-    }
     for fault in drawn((fault for fault in FAULTS if fault.name == name), name):
-        assert try_fault(fault, scenarios[fault.loop]()) == [], f"{fault}, seed {SEED}"
+        assert try_fault(fault, faulty(fault.loop)) == [], f"{fault}, seed {SEED}"
 
 
 def test_a_machine_fault_is_named_and_delays_no_other_machine(
