@@ -12,7 +12,7 @@ import functools
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, NoReturn, Protocol, Self, TypeVar
 from unittest.mock import patch
 
 import botocore.endpoint
@@ -80,14 +80,16 @@ class KillAt:
             self.names += [name] * counted
             fatal = counted and len(self.names) == self._at
             if fatal and not self._after:
-                self.killed = True
-                raise Killed
+                self.kill()
         try:
             return call()
         finally:
             if fatal:
-                self.killed = True
-                raise Killed
+                self.kill()
+
+    def kill(self) -> NoReturn:
+        self.killed = True
+        raise Killed
 
     def starts(self, thread: threading.Thread) -> None: ...
 
@@ -105,24 +107,27 @@ class ChaosClock(SystemClock):
         return super().monotonic() + self.ahead
 
 
-class Context(Protocol):
-    """The context of a tick: ``Points``, or one without crash points."""
+class Context:
+    """The context of a tick, here without crash points."""
 
-    @property
-    def clock(self) -> Clock: ...
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
 
-    def stepped(self, thing: Any) -> Any: ...
+    def stepped(self, thing: Any) -> Any:
+        return thing
 
-    def aside(self, call: Callable[[], T]) -> T: ...
+    def aside(self, call: Callable[[], T]) -> T:
+        return call()
 
 
-class Points:
+class Points(Context):
     """While entered, all effects of this process pass through *guard*."""
+
+    clock: ChaosClock
 
     def __init__(self, guard: Guard, watch: Callable[[], object] = lambda: None) -> None:
         """*watch* is called after every effect, by one thread at a time; its own effects are no crash points."""
-        self.clock = ChaosClock(guard)
-        """The clock of the invocation, which notices a kill at once and not only at its next effect."""
+        super().__init__(ChaosClock(guard))  # which notices a kill at once and not only at its next effect
         self._guard = guard
         self._watch = watch
         self._watching = threading.Lock()
@@ -152,9 +157,9 @@ class Points:
             self._watch = lambda: None  # effects of killed invocations that are still under way are not checked
         self._patches.close()
 
-    def stepped(self, thing: Any, kind: str = "ssh") -> Any:
+    def stepped(self, thing: Any) -> Any:
         """Return *thing* with every method call a crash point; closable results of methods are wrapped likewise."""
-        return _Stepped(thing, functools.partial(self._pass, kind))
+        return _Stepped(thing, functools.partial(self._pass, "ssh"))
 
     def aside(self, call: Callable[[], T]) -> T:
         """Return the result of *call*; its effects belong to the scenario and are no crash points."""

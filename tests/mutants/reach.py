@@ -78,7 +78,7 @@ def recorded(at_once: int, tell: Callable[[str], None]) -> list[Trial]:
     if missing:
         tell(f"recording what the tests of {len(missing)} files reach, once")
     with ThreadPoolExecutor(at_once) as pool:
-        list(pool.map(lambda file: _keep(file, records[file]), missing))
+        list(pool.map(lambda file: records[file].write_text(record(str(file.relative_to(ROOT)))), missing))
     return [trial for file in files for trial in trials(records[file].read_text())]
 
 
@@ -88,18 +88,8 @@ def test_files() -> list[Path]:
 
 def kept(file: Path) -> Path:
     """Return where the record of a test file is: as it is now, or was when it was made."""
-    return RECORDS / f"{_stem(file)}-{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}.json"
-
-
-def _stem(file: Path) -> str:
-    return ".".join(file.relative_to(ROOT).with_suffix("").parts)
-
-
-def _keep(file: Path, to: Path) -> None:
-    text = record(str(file.relative_to(ROOT)))
-    for old in RECORDS.glob(f"{_stem(file)}-????????????.json"):
-        old.unlink()
-    to.write_text(text)
+    stem = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+    return RECORDS / f"{stem}-{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}.json"
 
 
 def record(tests: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 from shepherd_core.bmdb.wire.driver import TimeLimits
@@ -24,6 +24,7 @@ from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.telemetry import Metric
 
 from simulator.machines.pool import MachinePool
+from tests.chaos.crash_points import Context
 from tests.chaos.explore import Explored, converge
 from tests.chaos.invariants import violations
 from tests.chaos.scenarios import loops, recoveries
@@ -62,8 +63,6 @@ key = os.urandom(32)
 )
 """An agent that behaves as the file ``mood`` beside it says; long enough for an upload that breaks in the middle."""
 
-T = TypeVar("T")
-
 
 class SkippingClock(SystemClock):
     """The real time, but ``sleep`` returns at once and moves the clock ahead."""
@@ -81,19 +80,6 @@ class SkippingClock(SystemClock):
 def cold(**changes: Any) -> Access:
     """Return what an invocation has that is the first in its process, but for the *changes*."""
     return Access(limits=TimeLimits(), **changes)
-
-
-class Tick:
-    """The context of an invocation without crash points and without sleeps."""
-
-    def __init__(self) -> None:
-        self.clock = SkippingClock()
-
-    def stepped(self, thing: Any) -> Any:
-        return thing
-
-    def aside(self, call: Callable[[], T]) -> T:
-        return call()
 
 
 class Recoveries(recoveries.Recoveries):
@@ -208,7 +194,7 @@ def try_machine_faults(scenario: AgentStarts, faults: Sequence[MachineFault]) ->
             faulty = dict(zip(scenario.ids, faults, strict=False))
             for name, fault in faulty.items():
                 fault.begin(stage, name, scenario.ids[name])
-            scenario.tick(environment, Tick())
+            scenario.tick(environment, Context(SkippingClock()))
             environment.fleet.disconnect()
             found = violations(environment)
             expected = {name: faulty[name].cause if name in faulty else "Finished" for name in scenario.ids}
@@ -233,7 +219,7 @@ def _shown(scenario: FaultyScenario, environment: Environment) -> set[str]:
     shown: set[str] = set()
     counts: Mapping[Metric, float] = {}
     try:
-        counts = scenario.tick(environment, Tick())
+        counts = scenario.tick(environment, Context(SkippingClock()))
     except ShepherdError as error:
         shown.add(f"fails {error.kind}")
     finally:

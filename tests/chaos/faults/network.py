@@ -19,8 +19,9 @@ from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.telemetry import Metric
 
+from tests.chaos.crash_points import Context
 from tests.chaos.explore import Explored, converge
-from tests.chaos.faults.fault import AgentStarts, FaultyScenario, Tick, cold
+from tests.chaos.faults.fault import AgentStarts, FaultyScenario, SkippingClock, cold
 from tests.chaos.invariants import violations
 from tests.chaos.stage.environment import Environment
 from tests.support.bmdb.breaking_connection import HOW, WHERE, Break, How, Proxy
@@ -48,7 +49,7 @@ def explore(scenario: FaultyScenario, link: Link, *, sample: Random | None, stal
     explored = Explored()
     environment = scenario.arrange()
     with _between(scenario, link, environment, patient=True) as proxy:
-        scenario.tick(environment, Tick())
+        scenario.tick(environment, Context(SkippingClock()))
         names = list(proxy.names)
         connections = proxy.connections
     kinds = HOW if stalls else HOW[:-1]
@@ -95,7 +96,7 @@ def slowly(scenario: FaultyScenario, link: Link, *, trickling: bool) -> list[str
         environment = scenario.arrange()
         with _between(scenario, link, environment, patient=True) as proxy:
             proxy.trickling, proxy.delay_seconds = slow and trickling, DELAY_SECONDS * (slow and not trickling)
-            counts = scenario.tick(environment, Tick())
+            counts = scenario.tick(environment, Context(SkippingClock()))
             told.append({metric: count for metric, count in counts.items() if metric is not Metric.OLDEST_DUE_AGE})
             environment.fleet.disconnect()
             if broken := violations(environment):
@@ -106,7 +107,7 @@ def slowly(scenario: FaultyScenario, link: Link, *, trickling: bool) -> list[str
 def _tick(scenario: FaultyScenario, environment: Environment, proxy: Proxy) -> list[str]:
     """Carry out one invocation; return its violations: errors of other libraries, and guessed counts."""
     try:
-        counts = scenario.tick(environment, Tick())
+        counts = scenario.tick(environment, Context(SkippingClock()))
         proxy.let_go()
         return _guessed(environment, counts)
     except ShepherdError:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Callable
-from dataclasses import replace
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from uuid import UUID
@@ -23,7 +23,7 @@ from shepherd_core.domain.errors.machine import SshTimedOut
 from shepherd_core.domain.pb.agent_pb2 import Node, TakeoverInit, TakeoverResponse, TakeoverSuccess
 from shepherd_core.domain.pb.callback_pb2 import AgentHardwareReport, HeartbeatRequest, MetropolisInstallation
 from shepherd_core.domain.provider import Provider
-from shepherd_core.domain.remediation import provider_steps
+from shepherd_core.domain.remediation import AgentState, provider_steps
 from shepherd_core.loops.initializer import Initializer
 from shepherd_core.loops.recoverer import Recoverer
 from shepherd_core.providers.static import StaticProvider
@@ -44,24 +44,34 @@ Cast = dict[str, Callable[[], object]]
 """Invocations, by name."""
 
 
+@dataclass(frozen=True)
 class Machines:
     """Machines that answer every takeover immediately; a ``takeover.Dialer``."""
 
+    states: Mapping[str, AgentState] = field(default_factory=dict)
+    """What the agent at each address does, and others do not."""
+    usual: AgentState | None = AgentState.RUNS
+    """What the others do; None: they do not answer."""
+    keys: dict[str, bytes] = field(default_factory=dict)
+    """The key of the latest agent, by machine id."""
     host_key = "ssh-ed25519 AAAA"
 
-    def __init__(self) -> None:
-        self.keys: dict[str, bytes] = {}
-        """The key of the latest agent, by machine id."""
-        self._made = itertools.count(1)
-
     def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> Machines:
-        return self
+        state = self.states.get(address, self.usual)
+        if state is None:
+            message = f"{address} does not answer"
+            raise SshTimedOut(message)
+        return Machines({}, state, self.keys)
 
     def start(self, program: AgentProgram, stdin: bytes, deadline: Deadline) -> RunResult:
         init = TakeoverInit.FromString(stdin)
-        key = self.keys[init.machine_id] = next(self._made).to_bytes(32, "big")
+        key = self.keys[init.machine_id] = os.urandom(32)
         answer = TakeoverResponse(success=TakeoverSuccess(init_message=init, key=key))
         return RunResult(answer.SerializeToString(), b"", 0)
+
+    def agent_state(self, path: str, deadline: Deadline) -> AgentState:
+        assert self.usual is not None
+        return self.usual
 
     def close(self) -> None: ...
 
@@ -260,14 +270,6 @@ class FleetOperation(OperatorsAndAgents):
         return found
 
 
-class DeadMachines(Machines):
-    """Machines that do not answer."""
-
-    def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> Machines:
-        message = f"{address} does not answer"
-        raise SshTimedOut(message)
-
-
 class SshBrake(_Loops):
     """
     Machines that did not come back after a reboot, and cannot be reached: one step an hour is taken.
@@ -280,7 +282,7 @@ class SshBrake(_Loops):
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet)
-        self._machines = DeadMachines()
+        self._machines = Machines(usual=None)
         self._dead: list[UUID] = []
 
     def arrange(self) -> Environment:

@@ -9,8 +9,6 @@ from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.machines.search import Search, matching
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import history
-from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors.machine import SshTimedOut
 from shepherd_core.domain.remediation import REBOOT, AgentState, provider_steps
 from shepherd_core.loops.look import Look
 from shepherd_core.loops.recoverer import Recoverer
@@ -29,6 +27,7 @@ from tests.support.bmdb.fleet import Fleet
 
 _STEPS = ["reboot"] * 3 + ["power-cycle"] * 2
 """Of the default policy, before it quarantines a machine."""
+_RUNS, _INSTALLS = "192.0.2.1", "192.0.2.2"
 
 
 class Recoveries:
@@ -148,30 +147,6 @@ class Reboots(Recoveries):
         return list(step.carry_out(machines, server.now(connection), "an operator: chaos", "chaos"))
 
 
-class _Answering(Machines):
-    """Machines that do not report."""
-
-    states: Mapping[str, AgentState | None] = {
-        "192.0.2.1": AgentState.RUNS,
-        "192.0.2.2": AgentState.INSTALLS,
-        "192.0.2.3": None,
-    }
-    """What each address says over SSH; None: nothing."""
-
-    def __init__(self, state: AgentState = AgentState.RUNS) -> None:
-        super().__init__()
-        self._state = state
-
-    def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> "_Answering":
-        if (state := self.states[address]) is None:
-            message = f"{address} does not answer"
-            raise SshTimedOut(message)
-        return _Answering(state)
-
-    def agent_state(self, path: str, deadline: Deadline) -> AgentState:
-        return self._state
-
-
 class Looks(Recoveries):
     """
     Three machines whose heartbeats get lost, so that the Recoverer looks at each before it would interrupt it.
@@ -183,8 +158,8 @@ class Looks(Recoveries):
 
     def arrange(self) -> Environment:
         environment = Environment(self._fleet)
-        machines = dict(zip(_Answering.states, environment.unhealthy(3), strict=True))
-        for address, machine_id in machines.items():
+        self._runs, self._installs, dead = environment.unhealthy(3)
+        for address, machine_id in ((_RUNS, self._runs), (_INSTALLS, self._installs), ("192.0.2.3", dead)):
             self._fleet.sql(
                 "UPDATE machine_provided SET provider_ip_address = :at WHERE machine_id = :id",
                 at=address,
@@ -193,14 +168,14 @@ class Looks(Recoveries):
             self._fleet.sql(
                 "INSERT INTO machine_host_key VALUES (:id, :key, now())", id=machine_id, key=Machines.host_key
             )
-        self._runs, self._installs, dead = machines.values()
         self._unhealthy = [dead]
         environment.may_be_rebooted = {str(lookup.show_machine(self._fleet.connection, dead).provider_id)}
         environment.add_healthy(16)
         return environment
 
     def look(self, points: Context) -> Look:
-        return Look(points.stepped(_Answering()), "/root/agent", 10, lambda _: None)
+        machines = Machines({_RUNS: AgentState.RUNS, _INSTALLS: AgentState.INSTALLS}, usual=None)
+        return Look(points.stepped(machines), "/root/agent", 10, lambda _: None)
 
     def missing(self, environment: Environment) -> list[str]:
         connection, found = environment.fleet.connection, super().missing(environment)

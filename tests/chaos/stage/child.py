@@ -8,12 +8,10 @@ that functions use, so that it takes milliseconds.
 import importlib.util
 import os
 import signal
-import threading
 import time
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn
 
 import aws_lambda_powertools.utilities.parameters
 import boto3
@@ -28,9 +26,7 @@ from shepherd_core.providers.equinix import adapter
 from shepherd_core.wiring import agent_endpoint, loops, pace
 
 from simulator.lambda_.environment import Context
-from tests.chaos.crash_points import Points
-
-T = TypeVar("T")
+from tests.chaos.crash_points import KillAt, Points
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 300.0
@@ -43,36 +39,18 @@ IMPORTED = (
 """Modules that are imported before the fork."""
 
 
-class KillSelf:
-    """A ``Guard`` that kills its own process at effect number *at* (0: never), before it or *after* it."""
+class KillSelf(KillAt):
+    """Kills its own process, and tells the name of the effect through *pipe*."""
 
-    killed = False
-
-    def __init__(self, at: int, *, after: bool, pipe: Connection) -> None:
-        """Tell the name of that effect through *pipe*."""
-        self._at = at
-        self._after = after
+    def __init__(self, at: int | None, *, after: bool, pipe: Connection) -> None:
+        super().__init__(at, after=after)
         self._pipe = pipe
-        self._lock = threading.Lock()
-        self._count = 0
 
-    def effect(self, name: str, call: Callable[[], T]) -> T:
-        with self._lock:
-            self._count += 1
-            fatal = self._count == self._at
-        if fatal and not self._after:
-            self._kill(name)
-        result = call()
-        if fatal:
-            self._kill(name)
-        return result
-
-    def starts(self, thread: threading.Thread) -> None: ...
-
-    def _kill(self, name: str) -> None:
-        self._pipe.send(("killed", name))
+    def kill(self) -> NoReturn:
+        self._pipe.send(("killed", self.names[-1]))
         os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(SECONDS)  # until the signal arrives
+        while True:
+            time.sleep(1)  # until the signal arrives
 
 
 def carry_out(request: dict[str, Any], pipe: Connection) -> None:

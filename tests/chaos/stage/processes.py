@@ -98,7 +98,7 @@ class Functions:
         function: str,
         *,
         event: object = None,
-        at: int = 0,
+        at: int | None = None,
         after: bool = False,
         settings: Mapping[str, str] | None = None,
         pace: Pace = PACE,
@@ -208,7 +208,7 @@ def load(fleet: Fleet, functions: Functions, at_once: int, seconds: float, seed:
         chance = Random(seed + by)
         while time.monotonic() < end:
             function = chance.choice((*LOOPS, "agent_api"))
-            at = chance.randint(1, 50) if chance.random() < 1 / 3 else 0
+            at = chance.randint(1, 30) if chance.random() < 1 / 3 else None
             with lock:
                 event = event_of(chance.choice(agents).request()) if function == "agent_api" else None
             after = chance.random() < 1 / 2

@@ -58,7 +58,7 @@ PAIRS = (("unquarantine", "resume"), ("forget", "heartbeat"), ("forget", "report
 """Of commands; ``make chaos`` plays all."""
 SCHEDULES = 4
 """Number of schedules of two Provisioners, and of each pair of commands; ``make chaos`` plays more."""
-EFFECTS = 44
+EFFECTS = 25
 """Of a Provisioner in a process of its own, or a few less: none is drawn that it does not have."""
 AT_ONCE = 4 if SECONDS else 2
 
@@ -137,7 +137,7 @@ def functions(racked: tuple[MachinePool, str]) -> Iterator[Functions]:
 # A process uses its own dialer, so that steps over SSH are no crash points there.
 @pytest.mark.parametrize(
     ("name", "every"),
-    [("provisioner", 4), ("recoverer", 4), ("updater", 4), ("agent_api", 1), ("initializer", 2)][: 5 if SECONDS else 1],
+    [("provisioner", 2), ("recoverer", 2), ("updater", 2), ("agent_api", 1), ("initializer", 1)][: 5 if SECONDS else 1],
 )
 def test_after_sigkill_the_next_invocations_repair_everything(
     real_time: Fleet,
