@@ -6,16 +6,14 @@ import multiprocessing
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, replace
 from random import Random
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 from uuid import UUID
 
-import boto3
-from moto.server import ThreadedMotoServer
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.agent.endpoint import AgentRequest
 from shepherd_core.domain.pace import Pace
@@ -36,6 +34,7 @@ from tests.chaos.stage.environment import (
 from tests.support.agents.signed_agent import SignedAgent
 from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import Fleet
+from tests.support.providers.scripted_http import Answer, Request, said, scripted_server
 
 _AWS = {
     "AWS_ACCESS_KEY_ID": "made-up",
@@ -63,34 +62,12 @@ class Outcome(NamedTuple):
 
 
 class Functions:
-    """The functions; each invocation is a separate process. A context manager."""
+    """The functions; each invocation is a separate process."""
 
-    def __init__(self, ssh_private_key: str | None = None) -> None:
-        """Let them use *ssh_private_key*, or one of their own."""
-        key = ssh_private_key or ssh_keys.generate()
-        self._secrets = {
-            _PARAMETER: API_KEY,
-            _KEY_PARAMETER: key,
-            ssh_keys.public_parameter(_KEY_PARAMETER): ssh_keys.public_line(key),
-        }
-        self._server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    def __init__(self, aws_url: str) -> None:
+        self._aws_url = aws_url
         self.pid: int | None = None
         """The last process."""
-
-    def __enter__(self) -> Self:
-        self._server.start()
-        self._aws = "http://{}:{}".format(*self._server.get_host_and_port())
-        session = boto3.session.Session(
-            _AWS["AWS_ACCESS_KEY_ID"], _AWS["AWS_SECRET_ACCESS_KEY"], region_name="eu-central-1"
-        )
-        ssm = session.client("ssm", endpoint_url=self._aws)
-        for name, secret in self._secrets.items():
-            ssm.put_parameter(Name=name, Value=secret, Type="SecureString", Overwrite=True)
-        ssm.close()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._server.stop()
 
     def invoke(
         self,
@@ -129,7 +106,7 @@ class Functions:
         settings = environment.fleet.settings
         return {
             **_AWS,
-            "AWS_ENDPOINT_URL": self._aws,
+            "AWS_ENDPOINT_URL": self._aws_url,
             "SHEPHERD_BMDB_HOST": settings.bmdb_host,
             "SHEPHERD_BMDB_NAME": settings.bmdb_name,
             "SHEPHERD_BMDB_USER": settings.bmdb_user,
@@ -145,6 +122,25 @@ class Functions:
             "SHEPHERD_CREATION_SECONDS": "0",
             "SHEPHERD_AGENT_ENDPOINT": "https://agents.example",
         }
+
+
+@contextmanager
+def functions(ssh_private_key: str) -> Iterator[Functions]:
+    """Yield the functions, with a parameter store that has their secrets."""
+    secrets = {
+        _PARAMETER: API_KEY,
+        _KEY_PARAMETER: ssh_private_key,
+        ssh_keys.public_parameter(_KEY_PARAMETER): ssh_keys.public_line(ssh_private_key),
+    }
+
+    def answer(request: Request) -> Answer:
+        name = json.loads(request.body)["Name"]
+        if name not in secrets:
+            return said(400, __type="ParameterNotFound")
+        return said(200, Parameter={"Name": name, "Value": secrets[name]})
+
+    with scripted_server(answer) as server:
+        yield Functions(server.url)
 
 
 def event_of(request: AgentRequest) -> dict[str, Any]:

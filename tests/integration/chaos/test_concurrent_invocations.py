@@ -30,6 +30,7 @@ from tests.chaos.scenarios.loops import (
 )
 from tests.chaos.scenarios.recoveries import Reboots, Recoveries
 from tests.chaos.schedules import Chance, Concurrent, Play, play, play_all, play_seeds
+from tests.chaos.stage import processes
 from tests.chaos.stage.environment import Environment
 from tests.chaos.stage.processes import PACE, Functions, event_of, explore_processes, load
 from tests.integration.chaos.conftest import Check
@@ -130,7 +131,7 @@ def test_a_broken_promise_is_reported_at_its_step(real_time: Fleet) -> None:
 
 @pytest.fixture(scope="module")
 def functions(racked: tuple[MachinePool, str]) -> Iterator[Functions]:
-    with Functions(racked[1]) as functions:
+    with processes.functions(racked[1]) as functions:
         yield functions
 
 

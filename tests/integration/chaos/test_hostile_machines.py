@@ -15,7 +15,7 @@ from shepherd_core.bmdb.work import history
 
 from simulator.machines.pool import MachinePool
 from tests.chaos.stage.environment import Environment
-from tests.chaos.stage.processes import PACE, Functions
+from tests.chaos.stage.processes import PACE, Functions, functions
 from tests.support import processes
 from tests.support.agents.hostile_server import ADDRESSES, attackers
 from tests.support.agents.machine_client import Client
@@ -92,9 +92,9 @@ def test_no_attack_hurts_the_function_or_its_neighbours(real_time: Fleet, tmp_pa
             "SHEPHERD_SSH_PORT": str(pool.port),
             "SHEPHERD_CONCURRENCY": "20",
         }
-        with attackers(pool.port, client.authorized_key), Functions(key) as functions, Memory(functions) as memory:
+        with attackers(pool.port, client.authorized_key), functions(key) as function, Memory(function) as memory:
             began = time.monotonic()
-            outcome = functions.invoke(environment, "initializer", settings=settings, pace=SLOW)
+            outcome = function.invoke(environment, "initializer", settings=settings, pace=SLOW)
             seconds = time.monotonic() - began
         ends = {name: cause(real_time, machine_id) for name, machine_id in ids.items()}
     assert outcome.how == "done", outcome
