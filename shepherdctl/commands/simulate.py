@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import signal
+import subprocess
 from contextlib import nullcontext
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated
@@ -181,8 +182,15 @@ def follower(environment: Environment, view: LiveView, file: Path, script: Fault
 
 
 def _account(python: Path) -> None:
-    from simulator.account.account import Account  # noqa: PLC0415 - slow to import
+    from shepherdctl.deployment.template import runtime  # noqa: PLC0415 - slow to import
+    from simulator.account.account import Account  # noqa: PLC0415 - the same
 
+    version = 'import sys; print("python%d.%d" % sys.version_info[:2])'
+    told = subprocess.run([python, "-c", version], capture_output=True, text=True, check=False)  # noqa: S603 - as asked
+    found = told.stdout.strip() or "no Python"
+    if found != runtime():
+        message = f"{python} is {found}, and the emulator runs the functions with it: it must be {runtime()}"
+        raise typer.BadParameter(message, param_hint="--account")
     console = Console()
     with Account(python.absolute()) as account:
         file = _print_settings(console, account.folder, account.environment)

@@ -86,7 +86,16 @@ def built() -> Build:
 
 def parameters() -> dict[str, Parameter]:
     """Return the parameters of the template by name, also before it is built."""
-    return Build(SOURCE if is_checkout() else _INSTALLED).parameters
+    return _unbuilt().parameters
+
+
+def runtime() -> str:
+    """Return the runtime of the functions, such as python3.13, also before the template is built."""
+    return str(_unbuilt().template["Globals"]["Function"]["Runtime"])
+
+
+def _unbuilt() -> Build:
+    return Build(SOURCE if is_checkout() else _INSTALLED)
 
 
 @dataclass(frozen=True, slots=True)

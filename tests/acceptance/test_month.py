@@ -1,6 +1,7 @@
 """Days of a fleet in memory: real loops and a real database, by a clock that the simulation moves."""
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -43,3 +44,13 @@ def test_the_bill_of_what_happened_is_that_of_the_same_assumption() -> None:
 
 def test_a_bill_needs_days() -> None:
     assert CliRunner().invoke(app, ["simulate", "--bill"]).exit_code == 2
+
+
+@pytest.mark.parametrize(("says", "told"), [("echo python3.1", "python3.1,"), ("exit 1", "Python,")])
+def test_an_emulator_that_cannot_run_the_functions_is_refused(tmp_path: Path, says: str, told: str) -> None:
+    """The deployment would wait for them without a word."""
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{says}\n")
+    python.chmod(0o755)
+    ended = CliRunner().invoke(app, ["simulate", "--account", str(python)])
+    assert (ended.exit_code, told in ended.output.split()) == (2, True), ended.output
