@@ -20,13 +20,3 @@ def test_a_part_of_the_bench_writes_what_it_measured(part: str, tmp_path: Path) 
     for table in record["tables"]:
         assert table["title"] in answer.stdout
         assert all(len(row) == len(table["columns"]) for row in table["rows"])
-
-
-def test_the_bench_names_the_parts_that_it_has() -> None:
-    answer = subprocess.run(
-        [sys.executable, "-m", "bench", "clams"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert answer.returncode == 2
-    assert (
-        "unknown part clams; the parts are claims, fleet_size, heartbeats, minute, pages, initializer" in answer.stderr
-    )

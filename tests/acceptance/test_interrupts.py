@@ -8,13 +8,12 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -174,20 +173,3 @@ def test_a_command_is_interrupted_while_its_modules_are_imported(start: Callable
     assert started.ended() == 130
     assert started.errors.splitlines()[-1] == "interrupted"
     assert "Traceback" not in started.errors
-
-
-def test_a_loop_run_by_hand_is_interrupted_in_one_line(start: Callable[..., Started], folder: Path) -> None:
-    """It waits for a database here that takes the connection and says nothing."""
-    (folder / "list.json").write_text("[]")
-    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
-        started = start(
-            (*SHEPHERDCTL, "run", "provisioner"),
-            SHEPHERD_BMDB_HOST="127.0.0.1",
-            SHEPHERD_BMDB_PORT=str(silent.getsockname()[1]),
-            SHEPHERD_PROVIDER="static",
-            SHEPHERD_PROVIDER_MACHINES=str(folder / "list.json"),
-        )
-        with closing(silent.accept()[0]):
-            started.interrupt(signal.SIGTERM)
-            assert started.ended() == 143
-    assert started.errors == "terminated\n"

@@ -17,16 +17,8 @@ def test_the_demo_deploys_ironic_nodes_and_brings_two_back() -> None:
 
     Ironic's own time does not run faster, so the fleet's runs at half of the usual speed.
     """
-    command: list[str | Path] = [
-        Path(sys.executable).with_name("shepherdctl"),
-        "demo",
-        "--machines",
-        "3",
-        "--provider",
-        "ironic",
-        "--speed",
-        "30",
-    ]
+    shepherdctl = str(Path(sys.executable).with_name("shepherdctl"))
+    command = [shepherdctl, *["demo", "--machines", "3", "--provider", "ironic", "--speed", "30"]]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     for scene in (

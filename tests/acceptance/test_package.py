@@ -82,13 +82,6 @@ def test_the_stack_is_that_of_sam(build: Path, url: str, tmp_path: Path) -> None
     assert json.dumps(theirs, ensure_ascii=False).count("…") > 6
 
 
-def test_the_same_build_makes_the_same_package(build: Path, tmp_path: Path) -> None:
-    again = shutil.copytree(build, tmp_path / "again")
-    for path in again.rglob("*"):
-        os.utime(path)
-    assert package(Build(again), BUCKET, "https://s3", "arm64") == package(Build(build), BUCKET, "https://s3", "arm64")
-
-
 def test_one_layer_is_uploaded(build: Path) -> None:
     """Each has some 15 MB, and only that of the functions' processor is made."""
     objects = package(Build(build), BUCKET, "https://s3", "x86_64").objects

@@ -4,6 +4,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from html import unescape
 from typing import Any
 from uuid import UUID
@@ -53,24 +54,14 @@ class Visitor:
 def plant_hostile_text(fleet: Fleet, text: str) -> UUID:
     """Put *text* everywhere where machines, providers and operators may write, and return a machine that has it."""
     machine_id = fleet.unhealthy_machine()
-    fleet.sql(
-        "UPDATE machine_provided SET provider_id = :t, provider_ip_address = :t, provider_location = :t "
-        "WHERE machine_id = :id",
-        t=text,
-        id=machine_id,
-    )
-    fleet.sql(
-        "INSERT INTO work_history VALUES (:id, 'ShepherdRecovery', 'Started', now() - interval '1 hour', NULL), "
-        "(:id, 'ShepherdRecovery', 'Failed', now() - interval '58 minutes', :t)",
-        id=machine_id,
-        t=text,
-    )
+    names = "provider_id = :t, provider_ip_address = :t, provider_location = :t"
+    fleet.sql(f"UPDATE machine_provided SET {names} WHERE machine_id = :id", t=text, id=machine_id)
+    for event, cause, minutes in (("Started", None, -60), ("Failed", text, -58)):
+        at = {"event": event, "timestamp": timedelta(minutes=minutes), "failed_cause": cause}
+        fleet.plant("work_history", machine_id=machine_id, process="ShepherdRecovery", **at)
     fleet.sql("INSERT INTO recovery_budgets VALUES ('static', :t, 1, 'share', :t, now())", t=text)
-    fleet.sql(
-        "INSERT INTO capacity_penalties VALUES ('static', :t, now() + interval '1 hour', :c, 'unexpected')",
-        t=text,
-        c=text,
-    )
+    penalty = "'static', :t, now() + interval '1 hour', :c, 'unexpected'"
+    fleet.sql(f"INSERT INTO capacity_penalties VALUES ({penalty})", t=text, c=text)
     pauses.pause(fleet.connection, owner=text, reason=text, machine_id=machine_id)
     return machine_id
 

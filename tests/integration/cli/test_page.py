@@ -6,10 +6,12 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest
 from typer.core import TyperArgument, TyperOption
 
 from shepherdctl.options import PROVIDERS
@@ -21,7 +23,10 @@ from tests.support.command_line import CommandLine, commands, without_styles
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "cli.md"
 IDS = [f"{start}0000-0000-4000-8000-000000000000" for start in ("3f2a", "81fe", "a04c", "c7d1")]
+RECORDED = (ROOT / "tests/data/wire/cloud.bmaas.server.api.HeartbeatRequest.bin").read_bytes()
+HARDWARE = HeartbeatRequest.FromString(RECORDED).hardware_report.SerializeToString()
 NAMES = ["rack1-1", "rack1-2", "rack1-3", "rack2-1"]
+HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
 SETTINGS = "version = 1\n\n[provisioner]\nmax_machines = 12\n"
 WHY = '--reason "cable replaced"'
 EXAMPLES = {
@@ -185,38 +190,24 @@ def shepherdctl(fleet: Fleet, tmp_path: Path) -> CommandLine:
             f"VALUES ('{machine_id}', 'static', '{name}', '192.0.2.{number}', '{name[:5]}')"
         )
     for machine_id, started, reported in ((IDS[0], 3 * HOUR, 275), (IDS[3], 5 * HOUR, 3 * HOUR - 600)):
-        fleet.sql(
-            f"INSERT INTO machine_agent_started VALUES ('{machine_id}', now() - interval '{started} s', "
-            "decode(repeat('5e', 32), 'hex'))"
-        )
-        fleet.sql(
-            "INSERT INTO machine_agent_heartbeat (machine_id, agent_heartbeat_at) "
-            f"VALUES ('{machine_id}', now() - interval '{reported} s')"
-        )
-    fleet.sql(
-        f"INSERT INTO machine_quarantine VALUES ('{IDS[2]}', now() - interval '3 h 50 min', "
-        "'still unhealthy after reboot 3 times', 'steps-used-up')"
-    )
-    fleet.sql(
-        "INSERT INTO work_backoff (machine_id, process, until, kind, cause, last_interval_seconds, fault) "
-        f"VALUES ('{IDS[1]}', 'ShepherdAgentStart', now() + interval '1225 s', 'ssh-timed-out', 'no answer', "
-        "1800, 'unreached')"
-    )
-    fleet.sql(
-        "INSERT INTO work_history (machine_id, process, event, kind, fault, failed_cause, timestamp) VALUES "
-        f"('{IDS[1]}', 'ShepherdAgentStart', 'Started', NULL, NULL, NULL, now() - interval '635 s'), "
-        f"('{IDS[1]}', 'ShepherdAgentStart', 'Failed', 'ssh-timed-out', 'unreached', 'no answer', "
-        "now() - interval '575 s')"
-    )
-    fleet.sql(
-        f"INSERT INTO machine_host_key (machine_id, host_key, pinned_at) VALUES ('{IDS[0]}', 'ssh-ed25519 "
-        "AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl', now() - interval '9 days')"
-    )
-    fleet.sql(
-        "INSERT INTO pauses (pause_id, machine_id, owner, reason, created_at) VALUES "
-        f"('5c000000-0000-4000-8000-000000000000', '{IDS[3]}', 'ana', 'mainboard is being replaced', "
-        "now() - interval '6875 s')"
-    )
+        key = {"agent_started_at": timedelta(seconds=-started), "agent_public_key": bytes([0x5E] * 32)}
+        fleet.plant("machine_agent_started", machine_id=machine_id, **key)
+        fleet.plant("machine_agent_heartbeat", machine_id=machine_id, agent_heartbeat_at=timedelta(seconds=-reported))
+    given_up = {"cause": "still unhealthy after reboot 3 times", "kind": "steps-used-up"}
+    fleet.plant("machine_quarantine", machine_id=IDS[2], quarantined_at=timedelta(minutes=-230), **given_up)
+    summed = {"hardware_threads": 65, "memory_bytes": 1 << 40, "disks": 1, "disk_bytes": 12000138625024}
+    report = {"hardware_report_raw": HARDWARE, "reported_at": timedelta(minutes=-25, seconds=-35), **summed}
+    fleet.plant("machine_hardware_report", machine_id=IDS[1], **report)
+    start = {"machine_id": IDS[1], "process": "ShepherdAgentStart"}
+    fault = {"kind": "ssh-timed-out", "fault": "unreached"}
+    waits = {"until": timedelta(seconds=1225), "cause": "no answer", "last_interval_seconds": 1800}
+    fleet.plant("work_backoff", **start, **fault, **waits)
+    fleet.plant("work_history", **start, event="Started", timestamp=timedelta(seconds=-635))
+    failed = {"event": "Failed", "failed_cause": "no answer", "timestamp": timedelta(seconds=-575)}
+    fleet.plant("work_history", **start, **fault, **failed)
+    fleet.plant("machine_host_key", machine_id=IDS[0], host_key=HOST_KEY, pinned_at=timedelta(days=-9))
+    paused = {"owner": "ana", "reason": "mainboard is being replaced", "created_at": timedelta(seconds=-6875)}
+    fleet.plant("pauses", pause_id="5c000000-0000-4000-8000-000000000000", machine_id=IDS[3], **paused)
     at = fleet.sql("SELECT now() - interval '10 min'")[0][0].isoformat()
     line = {"level": "WARNING", "message": "takeover failed", "timestamp": at, "machine_id": IDS[1]}
     Path(tmp_path / "functions.log").write_text(json.dumps({**line, "loop": "initializer"}) + "\n")

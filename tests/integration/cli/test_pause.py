@@ -1,7 +1,6 @@
 """The commands that pause machines."""
 
 import getpass
-from datetime import datetime
 
 import pytest
 from shepherd_core.bmdb.machines import pauses
@@ -95,17 +94,12 @@ def test_a_pause_that_is_not_clearly_meant_is_refused(fleet: Fleet, arguments: l
 
 
 def test_a_pause_can_end_by_itself(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    machine_id = fleet.provided_machine()
     (made,) = shepherdctl.load("pause", "--all", "--for", "2h", "--owner", "carol", *REASON)
     assert (made["seconds"], made["owner"]) == (7200, "carol")
-    (pause,) = shepherdctl.load("pauses")
-    begun, ends = (datetime.fromisoformat(pause[name]) for name in ("created_at", "expires_at"))
-    assert round((ends - begun).total_seconds()) == 7200
     assert "in 2 h" in shepherdctl.read("pauses")
     fleet.pass_time(7201)
     assert shepherdctl.load("pauses") == []
     assert shepherdctl.told("pauses") == "nothing is paused"
-    assert ids(claimed(fleet.open_session(), Process.AGENT_START)) == [machine_id]
 
 
 def test_a_pause_by_label_or_location_is_ended_by_the_same_words(fleet: Fleet, shepherdctl: CommandLine) -> None:
@@ -117,24 +111,6 @@ def test_a_pause_by_label_or_location_is_ended_by_the_same_words(fleet: Fleet, s
     for left, scope in enumerate(scopes):
         shepherdctl.read("resume", *scope, "--yes")
         assert len(shepherdctl.load("pauses")) == len(scopes) - 1 - left
-
-
-def test_the_same_pause_twice_ends_as_was_said_last(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    """Two would have to be ended one by one; another reason or scope is another pause."""
-    whole = ("pause", "--provider", "static", *REASON)
-    first, again = (shepherdctl.load(*whole, *end)[0]["pause_id"] for end in ([], ["--for", "2h"]))
-    assert first == again
-    (only,) = shepherdctl.load("pauses")
-    assert only["expires_at"] is not None
-    shepherdctl.load("pause", "--all", *REASON)
-    shepherdctl.load("pause", "--provider", "static", "--owner", "dave", "--reason", "another [bold]one[/bold]")
-    fleet.pass_time(7201)
-    shepherdctl.load(*whole)
-    _, *lines = shepherdctl.read("pauses").splitlines()
-    assert ["everything" in line for line in lines] == [True, False, False]
-    assert lines[0].endswith(f"when resumed  {REASON[1]}")
-    assert "  dave  " in lines[1]
-    assert lines[1].endswith("when resumed  another [bold]one[/bold]")
 
 
 @pytest.mark.parametrize("words", [["--all"], ["{carol}"], ["--location", "ams"]], ids=" ".join)
@@ -159,11 +135,7 @@ def test_resume_wants_one_pause_or_all(shepherdctl: CommandLine, arguments: list
 
 def test_a_pause_that_is_named_ambiguously_is_not_ended(fleet: Fleet, shepherdctl: CommandLine) -> None:
     for end in (1, 2):
-        fleet.sql(
-            "INSERT INTO pauses (pause_id, owner, reason) VALUES (:id, 'x', :end)",
-            id=f"abcd0000-0000-4000-8000-00000000000{end}",
-            end=str(end),
-        )
+        fleet.plant("pauses", pause_id=f"abcd0000-0000-4000-8000-00000000000{end}", owner="x", reason=str(end))
     assert "more than one pause" in shepherdctl.told("resume", "abcd", status=1)
     assert len(shepherdctl.load("pauses")) == 2
     assert [

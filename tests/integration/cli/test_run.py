@@ -105,17 +105,6 @@ def test_a_dry_run_of_recovery_names_limits_and_who_waits(fleet: Fleet) -> None:
     assert "no machine is due" in nothing.stderr
 
 
-def test_a_discrepancy_fails_naming_every_machine(shepherdctl: Callable[[Listing], CommandLine], fleet: Fleet) -> None:
-    shepherdctl(RACK).process("run", "provisioner")
-    fleet.pass_time(3600)
-    ran = shepherdctl([]).process("run", "provisioner")
-    assert (ran.returncode, ran.stdout) == (1, "")
-    message = ran.stderr.partition("error: ")[2]
-    assert "rack1-1" in message
-    assert "rack1-2" in message
-    assert "Traceback" not in message
-
-
 def test_a_dry_run_of_the_provisioner_shows_drift(shepherdctl: Callable[[Listing], CommandLine], fleet: Fleet) -> None:
     ran = shepherdctl(RACK).process("run", "provisioner")
     assert ran.stdout.splitlines()[0].split() == ["created", "2"]
@@ -131,24 +120,6 @@ def test_a_dry_run_of_the_provisioner_shows_drift(shepherdctl: Callable[[Listing
     assert ran.returncode == 0
     shepherdctl(RACK)
     assert "take back  rack1-2" in command_line.process("run", "provisioner", "--dry-run").stdout
-
-
-def test_a_dry_updater_shows_each_changed_fact(shepherdctl: Callable[[Listing], CommandLine]) -> None:
-    shepherdctl(RACK).process("run", "provisioner")
-    command_line = shepherdctl([{**RACK[0], "Addr": "192.0.2.99", "Location": "Berlin"}, RACK[1]])
-    dry = command_line.process("run", "updater", "--dry-run")
-    titles, *facts = dry.stdout.splitlines()
-    assert titles.split("  ")[0] == "MACHINE"
-    assert [row.split()[1:] for row in facts] == [
-        ["rack1-1", "address", "192.0.2.11", "192.0.2.99"],
-        ["rack1-1", "location", "Amsterdam", "Berlin"],
-    ]
-    document = json.loads(command_line.process("run", "updater", "--dry-run", "-o", "json").stdout)
-    assert document["plan"]["changes"][0]["changed"]["location"] == ["Amsterdam", "Berlin"]
-    ran = command_line.process("run", "updater")
-    assert ran.stdout.splitlines()[0].split() == ["updated", "1"]
-    again = command_line.process("run", "updater", "--dry-run")
-    assert (again.stdout, "there is nothing to do" in again.stderr) == ("", True)
 
 
 @pytest.mark.parametrize(

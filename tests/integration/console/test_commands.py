@@ -1,5 +1,6 @@
 """The commands that the pages show for what they show: the real command line takes them."""
 
+from datetime import timedelta
 from html import unescape
 from urllib.parse import unquote_plus
 from uuid import UUID
@@ -20,11 +21,8 @@ def written(line: str) -> str:
 @pytest.fixture
 def machine_id(fleet: Fleet) -> UUID:
     machine_id = fleet.unhealthy_machine()
-    fleet.sql(
-        "INSERT INTO work_backoff (machine_id, process, until, kind, cause, last_interval_seconds) "
-        "VALUES (:id, 'ShepherdRecovery', now() + interval '1 hour', 'ssh-host-key-changed', 'another', 60)",
-        id=machine_id,
-    )
+    why = {"kind": "ssh-host-key-changed", "cause": "another", "last_interval_seconds": 60}
+    fleet.plant("work_backoff", machine_id=machine_id, process="ShepherdRecovery", until=timedelta(hours=1), **why)
     return machine_id
 
 

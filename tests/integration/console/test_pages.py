@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections import Counter
+from datetime import timedelta
 from html import unescape
 from typing import Any
 from uuid import UUID
@@ -71,47 +71,17 @@ def test_the_fleet_page_takes_four_statements(fleet: Fleet, mixed: dict[State, U
     assert told == {"under 1 min": 1, "1 to 2 min": 2, "5 to 10 min": 1, "older": 1}
 
 
-@pytest.mark.usefixtures("mixed")
-def test_the_fleet_is_counted_as_status_does(fleet: Fleet) -> None:
-    """However it gets there: what a heartbeat alone does not tell must not be taken for running."""
-    fleet.reporting_machine(60, started_ago=30)  # the heartbeat is of an agent before this one
-    fleet.started_machine(2 * HOUR)  # never reported
-    fleet.provided_machine("equinix")
-    fleet.tell_interval(fleet.unhealthy_machine(2_000), 1_000)  # not unhealthy yet
-    gone = fleet.locate(fleet.reporting_machine(60), "ams")  # the heartbeat came while the agent was deleted
-    fleet.change(
-        f"DELETE FROM machine_agent_started WHERE machine_id = '{gone}'",
-        f"INSERT INTO machine_grace VALUES ('{gone}', now(), now())",
-    )
-    fleet.install(fleet.reporting_machine(60), 2)
-    again = fleet.reporting_machine(60)
-    fleet.request_installation(again, 3)
-    fleet.report_installation(again, 2)
-    fleet.quarantine(fleet.reporting_machine(60))
-    counts = overview.fleet_counts(fleet.connection, [HOUR, 60.0])
-    assert [(one.state, one.machines) for one in counts if one.location] == [("needs_agent", 1)]
-    ages: Counter[str] = Counter()
-    for one in counts:
-        ages.update(one.ages)
-    assert ages == {"0": 1, "1": 3}, "those of earlier agents do not count"
-
-
 def test_the_fleet_page_has_what_holds_machines_back(visitor: Visitor, fleet: Fleet, mixed: dict[State, UUID]) -> None:
     """An operator asks why nothing happens, and the answer is in the words of the loops."""
     fleet.sql(
         "INSERT INTO recovery_budgets VALUES ('static', 'ams', 1, 'share', '8 of 10 are dead'), "
         "('static', '', 0, 'losing', '9 of 10 had lost requests')"
     )
-    fleet.sql(
-        "INSERT INTO provisioner_lock (provider, waiting, max_machines, waiting_seen_at) "
-        "VALUES ('static', 12, 50, now())"
-    )
+    waiting = {"waiting": 12, "max_machines": 50, "waiting_seen_at": timedelta(0)}
+    fleet.plant("provisioner_lock", provider="static", **waiting)
     pauses.pause(fleet.connection, owner="ana", reason="new mainboard", machine_id=mixed[State.RUNNING])
-    fleet.sql(
-        "INSERT INTO pauses (machine_id, owner, reason, created_at) "
-        "VALUES (:id, 'ana', 'new mainboard', now() - interval '1000 s')",
-        id=mixed[State.STARTING],
-    )
+    paused = {"owner": "ana", "reason": "new mainboard", "created_at": timedelta(seconds=-1000)}
+    fleet.plant("pauses", machine_id=mixed[State.STARTING], **paused)
     pauses.pause(fleet.connection, owner="bob", reason="maintenance", provider="static")
     ticked(fleet, "initializer", finished=2, failed=1)
     ticked(fleet, "recoverer", ProviderUnavailable("it rains"), claimed=1)
@@ -239,13 +209,9 @@ def test_titles_count_what_their_tab_shows(visitor: Visitor, fleet: Fleet, mixed
 def test_machines_are_found_by_id_address_location_and_serial_number(visitor: Visitor, fleet: Fleet) -> None:
     machine_id = fleet.locate(fleet.provided_machine(), "rack 7")
     fleet.provided_machine()
-    fleet.sql(
-        "UPDATE machine_provided SET provider_id = 'Node-77', provider_ip_address = '192.0.2.77' "
-        "WHERE machine_id = :id",
-        id=machine_id,
-    )
-    raw = b"\x0a\x06SN4711"
-    fleet.sql("INSERT INTO machine_hardware_report VALUES (:id, :raw)", id=machine_id, raw=raw)
+    names = "provider_id = 'Node-77', provider_ip_address = '192.0.2.77'"
+    fleet.sql(f"UPDATE machine_provided SET {names} WHERE machine_id = :id", id=machine_id)
+    fleet.plant("machine_hardware_report", machine_id=machine_id, hardware_report_raw=b"\x0a\x06SN4711")
     for query in (
         f"text={machine_id}",
         f"text={str(machine_id)[:9].upper()}",
@@ -308,11 +274,9 @@ def test_downloads_have_all_that_match(visitor: Visitor, fleet: Fleet, mixed: di
 def test_the_machine_page_says_why_as_the_command_does(visitor: Visitor, fleet: Fleet) -> None:
     machine_id = fleet.unhealthy_machine()
     pauses.pause(fleet.connection, owner="ana", reason="new mainboard", machine_id=machine_id)
-    fleet.sql(
-        "INSERT INTO work_history VALUES (:id, 'ShepherdRecovery', 'Started', now(), NULL, NULL, NULL, NULL), "
-        "(:id, 'ShepherdRecovery', 'Failed', now(), 'it rains', NULL, NULL, 'provider-unavailable')",
-        id=machine_id,
-    )
+    failed = {"event": "Failed", "failed_cause": "it rains", "kind": "provider-unavailable"}
+    for event in ({"event": "Started"}, failed):
+        fleet.plant("work_history", machine_id=machine_id, process="ShepherdRecovery", **event)
     text = visitor.text(f"/machines/{machine_id}")
     for verdict in CommandLine(fleet.settings).load("machine", "why", str(machine_id))["loops"]:
         assert verdict["reason"] in text
@@ -331,13 +295,9 @@ def test_each_machine_page_works(visitor: Visitor, mixed: dict[State, UUID]) -> 
 def test_the_work_page_shows_what_is_under_way(visitor: Visitor, fleet: Fleet, mixed: dict[State, UUID]) -> None:
     session = fleet.open_session()
     machine_id = mixed[State.NEEDS_AGENT]
-    fleet.sql(
-        "INSERT INTO work VALUES (:id, 'ShepherdAgentStart', :session)", id=machine_id, session=session.session_id
-    )
-    fleet.sql(
-        "INSERT INTO capacity_penalties "
-        "VALUES ('static', 'rack-9', now() + interval '1 hour', 'it is sold out', 'capacity-taken')"
-    )
+    fleet.plant("work", machine_id=machine_id, process="ShepherdAgentStart", session_id=session.session_id)
+    penalty = "'static', 'rack-9', now() + interval '1 hour', 'it is sold out', 'capacity-taken'"
+    fleet.sql(f"INSERT INTO capacity_penalties VALUES ({penalty})")
     fleet.sql("INSERT INTO machine_release VALUES (:id, now(), 'ana', 'too slow')", id=mixed[State.RUNNING])
     pauses.pause(fleet.connection, owner="bob", reason="maintenance", provider="static")
     text = visitor.text("/work")

@@ -44,6 +44,11 @@ def test_an_event_that_is_no_object_is_refused(function: Callable[..., Any], eve
         (recoverer, {**TICK, "loop": "x" * 60_000}, "the event is for the loop 'xxx"),
         (recoverer, {**TICK, "dry_run": "x" * 60_000}, "dry_run is 'xxx"),
         (recoverer, {"loop": "recoverer"}, "scheduled_time is missing"),
+        (recoverer, {**TICK, "loop": "provisioner"}, "the event is for the loop 'provisioner'"),
+        (recoverer, {**TICK, "dry_rnu": True}, "dry_rnu"),
+        (recoverer, {**TICK, "dry_run": "false"}, "dry_run is 'false'"),
+        (recoverer, {}, "loop is missing"),
+        (recoverer, {"version": "0", "detail-type": "Scheduled Event", "detail": "{}"}, "loop is missing"),
         (handlers.migrate, {**DEPLOYMENT, "RequestType": ["x"]}, "RequestType is ['x']; it must be Create, Up"),
         (
             handlers.migrate,

@@ -9,16 +9,13 @@ from typing import Any
 
 import boto3
 import pytest
-from shepherd_core import telemetry
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.aws.secrets import SsmSecretStore
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.domain.errors import ConfigError, DriftLimitExceeded, EventInvalid
-from shepherd_core.domain.pace import Pace
 from shepherd_core.providers.latitude import name_of
 from shepherd_core.settings.functions.specs import LOOPS
-from shepherd_core.telemetry import NAMESPACE, Metric
-from shepherd_core.wiring import pace
+from shepherd_core.telemetry import Metric
 
 from simulator.lambda_.environment import Context
 from simulator.providers.kit.hardware import NoHardware
@@ -27,8 +24,6 @@ from tests.conftest import log_lines
 from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import Fleet
 from tests.support.bmdb.recovery import EARLIER_TICK
-from tests.support.deployment import function_process
-from tests.support.deployment.deployments import LATITUDE, stack_of
 
 ROOT = Path(__file__).parents[3]
 MACHINE_LOOP_COUNTS = {
@@ -124,29 +119,6 @@ def sessions(fleet: Fleet) -> int:
 # --- what comes back ---
 
 
-def test_the_updater_follows_a_list(fleet: Fleet, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "current", Pace(update_seconds=600))
-    list_machines(environment, ("a", "192.0.2.1"))
-    invoke("provisioner")
-    assert invoke("updater")["updated"] == 0
-    list_machines(environment, ("a", "192.0.2.7"))
-    fleet.pass_time(500)
-    function_process.end()  # a list is remembered for a while
-    assert invoke("updater")["updated"] == 0
-    fleet.pass_time(100)
-    assert invoke("updater", {"loop": "updater", "scheduled_time": "2026-11-21T09:30:00Z", "dry_run": True})["plan"][
-        "changes"
-    ] == [
-        {
-            "machine_id": str(provided(fleet)["a"]),
-            "provider_id": "a",
-            "changed": {"address": ["192.0.2.1", "192.0.2.7"]},
-        }
-    ]
-    assert invoke("updater")["updated"] == 1
-    assert fleet.sql("SELECT provider_ip_address FROM machine_provided") == [["192.0.2.7"]]
-
-
 def test_the_recoverer_reboots_unhealthy_machines(fleet: Fleet, latitude: LatitudeApi) -> None:
     fleet.sql(EARLIER_TICK)
     machine = fleet.unhealthy_machine()
@@ -228,29 +200,6 @@ def test_a_dry_run_answers_the_plan_and_changes_nothing(
 # --- refusals ---
 
 
-@pytest.mark.parametrize(
-    "event",
-    [
-        {},
-        {"loop": "recoverer", "scheduled_time": "2026-11-21T09:30:00Z"},
-        {"loop": "provisioner", "scheduled_time": "2026-11-21T09:30:00Z", "dry_rnu": True},
-        {"loop": "provisioner", "scheduled_time": "2026-11-21T09:30:00Z", "dry_run": "false"},
-        {"version": "0", "detail-type": "Scheduled Event", "detail": "{}"},
-    ],
-    ids=["empty", "another loop's", "misspelt", "text for a switch", "the scheduler's default"],
-)
-def test_a_wrong_event_is_refused(
-    fleet: Fleet, environment: dict[str, str], capsys: pytest.CaptureFixture[str], event: dict[str, object]
-) -> None:
-    list_machines(environment, ("a", "192.0.2.1"))
-    with pytest.raises(EventInvalid):
-        invoke("provisioner", event)
-    assert provided(fleet) == {}
-    records, (line,) = output(capsys)
-    assert records == []
-    assert (line["level"], line["message"]) == ("ERROR", "invocation failed")
-
-
 def test_an_unknown_provider_hides_no_fault(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for provider, limit in (("statik", "-1"), ("static", "1")):
         monkeypatch.setenv("SHEPHERD_PROVIDER", provider)
@@ -283,43 +232,3 @@ def test_a_discrepancy_is_measured_and_fails_the_invocation(
     assert lines[-1]["message"] == "invocation failed"
     assert "machine-3" in lines[-1]["exception"]
     assert pauses.pauses_in_force(fleet.connection) == []
-
-
-# --- what the alarms make of it ---
-
-ALARMS = {
-    alarm["AlarmName"].removeprefix("shepherd-"): alarm
-    for alarm in stack_of({**LATITUDE}).of_type("AWS::CloudWatch::Alarm").values()
-    if alarm.get("Namespace") == NAMESPACE
-}
-
-
-def goes_off(alarm: dict[str, Any], line: dict[str, Any]) -> bool:
-    """Return whether CloudWatch sets off *alarm* in a period in which a function wrote this *line*."""
-    told_by = (alarm["Statistic"], alarm["ComparisonOperator"], alarm["EvaluationPeriods"])
-    assert told_by == ("Maximum", "GreaterThanThreshold", 1)
-    assert alarm["Dimensions"] == [{"Name": "provider", "Value": line["provider"]}]
-    value = measured(line).get(alarm["MetricName"])
-    return bool(alarm["TreatMissingData"] == "breaching" if value is None else value > alarm["Threshold"])
-
-
-@pytest.mark.parametrize(
-    ("counts", "told"),
-    [
-        (dict.fromkeys(Metric, 0), set()),
-        ({Metric.OLDEST_DUE_AGE: 1800}, set()),
-        ({Metric.OLDEST_DUE_AGE: 1801}, {"oldest-wait"}),
-        ({Metric.FOUND_ALIVE: 1}, {"found-alive"}),
-        ({Metric.SETTINGS_REFUSED: 1}, {"settings-refused"}),
-        ({Metric.DRIFTED: 1}, {"drifted"}),
-        ({Metric.DRIFT_LIMIT_EXCEEDED: 1}, {"drift-limit-exceeded"}),
-        ({Metric.QUARANTINED: 1}, {"quarantined"}),
-        ({Metric.RECOVERY_LIMITED: 1}, {"recovery-limited"}),
-    ],
-)
-def test_an_alarm_is_set_off_from_its_figure_on(
-    capsys: pytest.CaptureFixture[str], counts: dict[Metric, float], told: set[str]
-) -> None:
-    telemetry.emit("recoverer", "latitude", counts)
-    ((line,), _) = output(capsys)
-    assert {name for name, alarm in ALARMS.items() if goes_off(alarm, line)} == told

@@ -8,6 +8,7 @@ from typing import Any
 
 import pg8000.native
 import pytest
+from shepherd_core.adapters.aws.secrets import SsmSecretStore
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.schema.migrate import Migration, migrate, migrations, schema_version
 from shepherd_core.domain.clock import ANSWER_SECONDS, Deadline
@@ -414,16 +415,6 @@ def test_a_rollback_fails_because_of_no_settings(
     assert answers == [first, "SUCCESS", "SUCCESS", "FAILED"]
 
 
-class Remembered(dict[str, str]):
-    """What the Migrator remembers."""
-
-    def find(self, name: str) -> str | None:
-        return self.get(name)
-
-    def put(self, name: str, value: str, *, secret: bool, replace: bool) -> None:
-        self[name] = value
-
-
 @pytest.mark.parametrize("refused", [False, True])
 def test_a_rollback_grants_what_its_code_needs(
     cloudformation: Script, bmdb: Connection, clock: ManualClock, *, refused: bool
@@ -442,7 +433,7 @@ def test_a_rollback_grants_what_its_code_needs(
 
     update = asked(cloudformation, "Update", before=LATEST)
     update["OldResourceProperties"]["Provider"] = "redfish"
-    deployment = Deployment(check, Remembered())
+    deployment = Deployment(check, SsmSecretStore())
     for event in (update, rollback(update)):
         answer = handle(event, lambda: bmdb, clock, 60, deployment, make_roles)
     assert (answer["Status"], answer["Data"]) == ("SUCCESS", {"SchemaVersion": LATEST})

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from functools import cached_property
 from typing import Any, TypeVar
 from uuid import UUID
@@ -191,6 +192,13 @@ class Fleet:
     def open_session(self, seconds: float = HOUR, connection: Connection | None = None) -> Session:
         policy = (PROVIDER, self.timeouts)
         return Session.open(connection or self.connection, self._clock, "test", "a test", seconds, policy)
+
+    def plant(self, table: str, **values: Any) -> None:
+        """Insert a row; a value that is a timedelta is the time so long from now."""
+        plain = {name: value for name, value in values.items() if not isinstance(value, timedelta)}
+        times = {name: f"now() + interval '{values[name].total_seconds()} s'" for name in values.keys() - plain.keys()}
+        given = ", ".join(times.get(name, f":{name}") for name in values)
+        self.sql(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({given})", **plain)
 
     # Machines; each kind is made from the one before it.
 

@@ -9,21 +9,17 @@ from pathlib import Path
 import pytest
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.settings.base import PLACEHOLDER
-from shepherd_core.settings.functions.specs import FUNCTIONS, LOOPS
-from shepherd_core.settings.providers import BUILT_IN, find
-from shepherd_core.settings.sources import load
+from shepherd_core.settings.providers import BUILT_IN
 
 from shepherdctl.deployment.answers import Answers, read
 from shepherdctl.deployment.machine_lists import LISTS
-from shepherdctl.deployment.plan import DeployStack, Found, PutObject, StoreSecret, plan
-from shepherdctl.deployment.template import Package, parameters
+from shepherdctl.deployment.template import parameters
 from simulator.cost.formula import month
 from simulator.cost.inputs import Inputs
-from tests.support.deployment.deployments import environment, stack_of
+from tests.support.deployment.deployments import stack_of
 from tests.support.deployment.examples import EXAMPLES, filled_in
 
 EVERY_EXAMPLE = pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
-PACKAGE = Package("code/template", {"code/template": b"{}"})
 
 
 @cache
@@ -39,35 +35,6 @@ def documents(folder: Path) -> dict[str, bytes]:
 def test_each_provider_in_use_has_an_example() -> None:
     """Equinix closed its service."""
     assert {folder.name for folder in EXAMPLES} == {*BUILT_IN} - {"equinix"}
-
-
-@EVERY_EXAMPLE
-def test_the_answers_make_a_deployment(folder: Path) -> None:
-    stack = stack_of(answers(folder).parameters)
-    assert stack.refusals() == []
-    assert stack.resources
-    assert stack.parameters["Provider"] == folder.name
-
-
-@EVERY_EXAMPLE
-def test_the_plan_makes_everything_that_is_named(folder: Path) -> None:
-    given = answers(folder)
-    changes = plan(given, Found("123456789012"), documents(folder), {}, PACKAGE)
-    put = {each.key for each in changes if isinstance(each, PutObject)}
-    assert put == {"settings.toml", "code/template", *(f"documents/{name}" for name in given.documents)}
-    secrets = {each.name for each in changes if isinstance(each, StoreSecret)}
-    assert {given.parameter(name) for name in given.needed_secrets} <= secrets
-    assert isinstance(changes[-1], DeployStack)
-
-
-@EVERY_EXAMPLE
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_function_accepts_the_settings(folder: Path, function: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = answers(folder)
-    for name, value in environment(stack_of(given.parameters), function).items():
-        monkeypatch.setenv(name, value)
-    assert load(FUNCTIONS[function], document=given.document)
-    assert function not in LOOPS or load(find(folder.name).settings, document=given.document)
 
 
 @EVERY_EXAMPLE

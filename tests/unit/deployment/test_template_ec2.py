@@ -150,18 +150,6 @@ def test_a_reinstallation_is_by_the_image_of_the_settings() -> None:
     assert not allows(allowed, action, arn("image", "ami-0f6"))
 
 
-def test_no_function_may_do_the_part_of_another() -> None:
-    tags = {"aws_ResourceTag/shepherd-fleet": FLEET, "aws_RequestTag/shepherd-fleet": FLEET}
-    tags["ec2_InstanceType"] = EC2_SETTINGS["machine_type"]
-    may = {
-        (function, action)
-        for function in FUNCTIONS
-        for action in ("RunInstances", "TerminateInstances", *RESTARTS)
-        if allows(statements(EC2, function), f"ec2:{action}", arn("instance", "i-1"), **tags)
-    }
-    assert may == {("provisioner", "RunInstances"), *(("recoverer", action) for action in RESTARTS)}
-
-
 def test_who_looks_at_instances_looks_in_this_region() -> None:
     """EC2 lets nothing narrower be said."""
     for function in FUNCTIONS:

@@ -18,10 +18,7 @@ def test_causes_are_counted_for_what_fails_now(fleet: Fleet) -> None:
     fleet.sql("UPDATE machine_agent_heartbeat SET agent_heartbeat_at = clock_timestamp()")
     waiting, quarantined = fleet.provided_machine(), fleet.provided_machine("redfish")
     fleet.sql("INSERT INTO work_backoff VALUES (:id, 'ShepherdAgentStart', now(), 'a boot wait')", id=waiting)
-    fleet.sql(
-        "INSERT INTO machine_quarantine VALUES (:id, now(), 'still unhealthy after reboot', 'steps-used-up')",
-        id=quarantined,
-    )
+    fleet.quarantine(quarantined, "still unhealthy after reboot")
     fleet.quarantine(fleet.reporting_machine())
     fleet.sql("UPDATE machine_agent_heartbeat SET agent_heartbeat_at = clock_timestamp()")
     fleet.recover(fleet.reporting_machine(), 5)

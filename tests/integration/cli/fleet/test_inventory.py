@@ -13,21 +13,12 @@ TIB = 1 << 40
 NAMES = ["provider", "location", "machines", "unreported", "hardware_threads", "memory_bytes", "disks", "disk_bytes"]
 
 
-def located(fleet: Fleet, location: str | None = None, provider: str = "static") -> UUID:
-    machine_id = fleet.provided_machine(provider)
-    fleet.sql("UPDATE machine_provided SET provider_location = :l WHERE machine_id = :i", l=location, i=machine_id)
-    return machine_id
-
-
 def reported(fleet: Fleet, location: str | None, provider: str, *sums: int) -> UUID:
     """Return a machine whose report adds up to threads, bytes of memory, disks, and bytes on them."""
-    machine_id = located(fleet, location, provider)
-    fleet.sql(
-        "INSERT INTO machine_hardware_report "
-        "(machine_id, hardware_report_raw, hardware_threads, memory_bytes, disks, disk_bytes) "
-        f"VALUES (:i, '', {', '.join(map(str, sums))})",
-        i=machine_id,
-    )
+    machine_id = fleet.locate(fleet.provided_machine(provider), location)
+    columns = ("hardware_threads", "memory_bytes", "disks", "disk_bytes")
+    summed = dict(zip(columns, sums, strict=True))
+    fleet.plant("machine_hardware_report", machine_id=machine_id, hardware_report_raw=b"", **summed)
     return machine_id
 
 
@@ -35,8 +26,8 @@ def reported(fleet: Fleet, location: str | None, provider: str, *sums: int) -> U
 def shepherdctl(fleet: Fleet) -> CommandLine:
     reported(fleet, "Amsterdam", "equinix", 64, TIB, 2, 7 * TIB // 2)
     reported(fleet, "Amsterdam", "equinix", 32, TIB // 2, 1, 960197124096)
-    located(fleet, "Amsterdam", "equinix")
-    located(fleet, "Paris", "equinix")
+    fleet.locate(fleet.provided_machine("equinix"), "Amsterdam")
+    fleet.locate(fleet.provided_machine("equinix"), "Paris")
     reported(fleet, None, "static", 8, 17179869184, 0, 0)
     fleet.bare_machine()
     return CommandLine(fleet.settings)
@@ -102,7 +93,7 @@ def test_people_get_rounded_sums_and_programs_exact_ones(shepherdctl: CommandLin
     ],
 )
 def test_csv_is_read_as_meant_whatever_places_are_called(fleet: Fleet, location: str, read: str) -> None:
-    located(fleet, location)
+    fleet.locate(fleet.provided_machine(), location)
     output = CommandLine(fleet.settings)("inventory", "-o", "csv").stdout_bytes.decode()
     assert output.count("\r\n") == output.count("\n") == output.count("\r") == 2
     assert output.endswith("\r\n")

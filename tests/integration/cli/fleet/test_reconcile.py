@@ -1,6 +1,7 @@
 """The commands that show where provider and BMDB disagree, and that end it."""
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -26,10 +27,7 @@ def test_each_difference_is_shown_with_class_and_way_out(fleet: Fleet, shepherdc
     gone, alive, _ = ec2.machines
     ec2.end(gone)
     ec2.end(alive)
-    fleet.sql(
-        "INSERT INTO machine_agent_heartbeat VALUES (:id, clock_timestamp() - interval '2 minutes')",
-        id=ec2.machines[alive],
-    )
+    fleet.plant("machine_agent_heartbeat", machine_id=ec2.machines[alive], agent_heartbeat_at=timedelta(minutes=-2))
     begun = begin(fleet)
     ours, foreign = ec2.create(begun), ec2.create(uuid4())
     result = shepherdctl("reconcile", "-o", "json")
@@ -91,20 +89,6 @@ def test_a_refused_machine_fails_the_command(fleet: Fleet, shepherdctl: CommandL
     assert provided(fleet).keys() == ec2.machines.keys()
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_machines_are_forgotten_when_their_name_or_number_is_typed(
-    fleet: Fleet, shepherdctl: CommandLine, ec2: Ec2Fleet, number: int
-) -> None:
-    names = list(ec2.machines)[:number]
-    for name in names:
-        ec2.end(name)
-    arguments = ("machine", "forget", *names, *WHY)
-    shepherdctl.on_terminal(80, *arguments, typed="yes\n", status=1)
-    assert len(provided(fleet)) == 3
-    shepherdctl.on_terminal(80, *arguments, typed=f"{names[0] if number == 1 else '2 machines'}\n", status=0)
-    assert len(provided(fleet)) == 3 - number
-
-
 def test_all_machines_of_a_class_are_adopted_by_one_command(
     fleet: Fleet, shepherdctl: CommandLine, ec2: Ec2Fleet
 ) -> None:
@@ -144,11 +128,8 @@ def test_a_requested_release_is_shown_and_can_be_taken_back(
 ) -> None:
     """The operator's machine crashed before the provider heard of it."""
     name, machine_id = next(iter(ec2.machines.items()))
-    fleet.sql(
-        "INSERT INTO machine_release (machine_id, asked_at, asked_by, reason) "
-        "VALUES (:id, now() - interval '1 hour', 'alice', 'slow')",
-        id=machine_id,
-    )
+    asked = {"asked_at": timedelta(hours=-1), "asked_by": "alice", "reason": "slow"}
+    fleet.plant("machine_release", machine_id=machine_id, **asked)
     facts = shepherdctl.read("machine", "show", name)
     assert "requested 60 min ago by alice, not known to be accepted: slow" in facts
     (row,) = json.loads(shepherdctl("reconcile", "-o", "json").stdout)["drift"]
@@ -164,9 +145,7 @@ def test_a_release_retires_a_machine_also_after_an_interruption(
     """A crash may come after the pause, or after the release was recorded and before the provider was asked."""
     paused, asked, _ = ec2.machines
     shepherdctl.read("pause", "--machine", paused, *WHY)
-    fleet.sql(
-        "INSERT INTO machine_release (machine_id, asked_by, reason) VALUES (:id, 'ana', '?')", id=ec2.machines[asked]
-    )
+    fleet.plant("machine_release", machine_id=ec2.machines[asked], asked_by="ana", reason="?")
     done = shepherdctl("machine", "retire", *map(str, [ec2.machines[paused], ec2.machines[asked]]), *WHY, "--yes")
     assert (done.exit_code, done.stdout.count("released")) == (0, 2)
     assert ec2.living == set(ec2.machines) - {paused, asked}

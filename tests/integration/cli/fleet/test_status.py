@@ -1,7 +1,6 @@
 """The command that tells how the fleet is."""
 
 import shutil
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +23,6 @@ DOWN = (
     "`shepherdctl causes --provider static --location ams` says what fails there; if the machines are down: "
     "`shepherdctl machine reboot --provider static"
 )
-REASON = "8 of 10 machines are dead, or were interrupted in the last six hours"
 NO_LOOPS = {"SHEPHERD_LOOP_MINUTES": "0,0,0,0"}
 BUDGET = "INSERT INTO recovery_budgets (provider, location, per_hour, brake, reason, began_at) "
 
@@ -38,76 +36,6 @@ def shepherdctl(fleet: Fleet) -> CommandLine:
         fleet.unhealthy_machine(2 * HOUR)
         fleet.install(fleet.started_machine(HOUR))
     return CommandLine(fleet.settings, NO_LOOPS)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "paused"),
-    [
-        (["--all"], 11),
-        (["--provider", "static"], 10),
-        (["--loop", "recoverer"], 6),
-        (["--loop", "initializer", "--provider", "static"], 2),
-        (["--machine", "machine-1"], 1),
-        (["--machine", "machine-1", "--loop", "recoverer"], 0),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_status_counts_who_is_paused(shepherdctl: CommandLine, fleet: Fleet, arguments: list[str], paused: int) -> None:
-    """A pause of everything that the counts left out looked like no pause at all."""
-    fleet.sql("INSERT INTO machine_creation_intent VALUES (:id, 'equinix', NULL, now())", id=fleet.bare_machine())
-    shepherdctl.read("pause", *arguments, "--reason", "maintenance")
-    assert shepherdctl("status").stderr == "1 pause in force: see shepherdctl pauses\n"
-    listed = Counter(machine["state"] for machine in shepherdctl.load("machine", "list") if machine["paused"])
-    counted = {count["state"]: count["paused"] for count in shepherdctl.load("status")["machines"] if count["paused"]}
-    assert counted == listed
-    assert listed.total() == paused
-
-
-def test_a_small_budget_is_shown_with_figures_and_waiters(shepherdctl: CommandLine, fleet: Fleet) -> None:
-    fleet.sql(
-        f"{BUDGET} VALUES ('equinix', '', 0, 'silent', 'no machine reports', now() - interval '4 minutes'), "
-        "('static', 'ams', 1, 'share', :reason, now() - interval '2 hours')",
-        reason=REASON,
-    )
-    for kind, minutes in (("held-back", 5), ("held-back", -1), ("provider-refused", 5)):
-        fleet.sql(
-            "INSERT INTO work_backoff (machine_id, process, until, cause, kind) "
-            f"VALUES (:id, 'ShepherdRecovery', now() + interval '{minutes} minutes', '?', '{kind}')",
-            id=fleet.locate(fleet.unhealthy_machine(), "ams"),
-        )
-    lines = [" ".join(line.split()) for line in shepherdctl.read("status", status=3).splitlines()[-3:]]
-    assert lines == [
-        "RECOVERY SINCE PROVIDER SCOPE WAITING REASON",
-        "no step 4 min ago equinix the whole provider 0 no machine reports",
-        f"at most 1 step an hour 2 h ago static location ams 1 {REASON}",
-    ]
-    told = shepherdctl.load("status", status=3)["budgets"]
-    assert [(one["provider"], one["per_hour"], one["brake"], one["waiting"]) for one in told] == [
-        ("equinix", 0, "silent", 0),
-        ("static", 1, "share", 1),
-    ]
-
-
-def test_each_provider_has_its_states_and_what_waits_for_the_limit(shepherdctl: CommandLine, fleet: Fleet) -> None:
-    fleet.provided_machine("equinix")
-    fleet.sql("INSERT INTO machine_creation_intent VALUES (:id, 'equinix', NULL, now())", id=fleet.bare_machine())
-    fleet.sql(
-        "INSERT INTO provisioner_lock (provider, waiting, max_machines, waiting_seen_at) VALUES "
-        "('equinix', 20, 50, now() - interval '3 minutes'), ('static', 0, 50, now()), "
-        "('ec2', 7, 50, now() - interval '25 hours')"
-    )
-    result = shepherdctl("status")
-    titles, *lines = result.stdout.splitlines()
-    assert titles.split("  ")[:4] == ["PROVIDER", "MACHINES", "CREATING", "NEEDS AGENT"]
-    assert [" ".join(line.split()) for line in lines if line] == [
-        "equinix 2 1 1",
-        "static 10 2 2 2 2 2",
-        "UNUSED PROVIDER REASON SEEN",
-        "20 equinix the limit of 50 machines is reached 3 min ago",
-    ]
-    assert result.stderr == ""
-    (told,) = shepherdctl.load("status")["waiting"]
-    assert (told["provider"], told["waiting"], told["max_machines"]) == ("equinix", 20, 50)
 
 
 def test_no_tick_ends_after_the_status_was_read(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,14 +116,6 @@ def test_what_needs_attention_comes_first_in_every_form(fleet: Fleet) -> None:
     assert [one["name"] for one in shepherdctl.load("causes", "--location", "fra")["conditions"]] == names[1:]
 
 
-def test_a_tick_that_left_the_work_to_another_hides_nothing(fleet: Fleet) -> None:
-    """While a provider hangs, most invocations find that another one is at work, and end well."""
-    fleet.sql(tick("updater", 2, "Failed"))
-    fleet.sql(tick("updater", 1, "Succeeded").replace("'{}'", """'{"left": 1}'"""))
-    (shown,) = CommandLine(fleet.settings).load("status", status=3)["ticks"]
-    assert shown["outcome"] == "Failed"
-
-
 def test_the_status_is_shown_again_until_it_is_interrupted(shepherdctl: CommandLine, fleet: Fleet) -> None:
     with shepherdctl.interrupted(100, "status", "--watch", "1s") as until:
         until(b"updated every 1 s")
@@ -221,19 +141,6 @@ def test_what_is_watched_fits_the_terminal_with_the_worst_first(fleet: Fleet, co
         screen = until(b"updated every 1 s").rpartition(b"\x1b[2J")[2]
     assert screen.count(b"\n") < 50
     assert [each for each in shown if each not in screen] == []
-
-
-def test_the_worst_locations_are_shown(fleet: Fleet) -> None:
-    for location, dead in (("ams", 1), ("fra", 2), ("muc", 0)):
-        fleet.locate(fleet.reporting_machine(60), location)
-        for _ in range(dead):
-            fleet.locate(fleet.unhealthy_machine(), location)
-    for loop in ("provisioner", "initializer", "updater"):
-        fleet.sql(tick(loop, 0, "Succeeded"))
-    lines = [" ".join(line.split()) for line in CommandLine(fleet.settings).read("status").splitlines()]
-    place = lines.index("WORST LOCATIONS PROVIDER MACHINES UNHEALTHY")
-    assert lines[place + 1 : place + 3] == ["fra static 3 2", "ams static 2 1"]
-    assert not any("muc" in line for line in lines)
 
 
 @pytest.mark.parametrize("seconds", [2 * HOUR, -2 * HOUR])
@@ -293,6 +200,10 @@ def test_the_status_is_told_to_prometheus(shepherdctl: CommandLine, fleet: Fleet
     )
     fleet.sql(tick("updater", 1, "Expired"))
     place = 'provider="ec2",location="a\\\\\\"\\n\\\\x1b"'
+    fleet.provided_machine("equinix")
+    shown = " ".join(shepherdctl.read("status", status=3).split())
+    for row in ("equinix 1 1", "static 10 2 2 2 2 2", "7 ec2 the limit of 5 machines is reached"):
+        assert f" {row} " in shown
     lines = shepherdctl.read("status", "-o", "prometheus", status=3).splitlines()
     samples = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     names = {name.partition("{")[0] for name in samples}
@@ -306,6 +217,7 @@ def test_the_status_is_told_to_prometheus(shepherdctl: CommandLine, fleet: Fleet
             f'shepherd_machines{{provider="static",state="{state}"}}': "2"
             for state in ("needs_agent", "starting", "running", "unhealthy", "installed")
         },
+        'shepherd_machines{provider="equinix",state="needs_agent"}': "1",
         f'shepherd_recovery_steps_per_hour{{{place},brake="share"}}': "1",
         f'shepherd_condition{{name="recovery-limited",{place},loop="recoverer",severity="urgent"}}': "1",
         'shepherd_waiting_for_limit{provider="ec2"}': "7",

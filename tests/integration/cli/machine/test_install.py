@@ -33,7 +33,6 @@ SHA256 = "0f" * 32
 IMAGE = ("--image", URL, "--sha256", SHA256)
 OS_IMAGE = f"registry.example.com:5000/metropolis/os:1.2@sha256:{SHA256}"
 REQUEST = ("generation", "image_url", "image_sha256", "os_image", "root_device", "node_parameters_bytes")
-RECORDED = Path(__file__).parents[3] / "data/wire/cloud.bmaas.server.api.HeartbeatRequest.bin"
 
 
 @pytest.fixture
@@ -283,70 +282,6 @@ def test_neither_parameters_nor_what_entitles_to_an_image_is_shown(fleet: Fleet,
 
 
 # Hardware.
-
-
-def test_the_hardware_is_shown_in_words_and_exactly(fleet: Fleet, agent: SignedAgent, shepherdctl: CommandLine) -> None:
-    reported_hardware(fleet, agent, HeartbeatRequest.FromString(RECORDED.read_bytes()).hardware_report)
-    facts = shown(shepherdctl.read("machine", "show", "machine-1"))
-    assert {name: facts[name] for name in list(facts)[list(facts).index("hardware") :]} == {
-        "hardware": ["reported just now"],
-        "manufacturer": ["Example Servers"],
-        "product": ["ES-2000"],
-        "serial number": ["ES0001234"],
-        "processor": ["Intel(R) Xeon(R) Gold 6338 CPU @ 2.00GHz, 32 cores, 64 threads", "unnamed, 1 core, 1 thread"],
-        "memory": ["1 TiB, 98% of it usable"],
-        "disk": ["10.9 TiB, SCSI, rotating, SEAGATE ST12000NM0027, serial number ZJV0ABCD"],
-        "interface": ["02:00:00:00:00:11, ice, link at 25 Gbit/s"],
-        "EFI": ["in use"],
-        "warning": ["something could not be read"],
-    }
-    hardware = shepherdctl.load("machine", "show", "machine-1")["hardware"]
-    assert hardware.pop("reported_at").endswith("Z")
-    assert hardware == {
-        "manufacturer": "Example Servers",
-        "product": "ES-2000",
-        "serial_number": "ES0001234",
-        "memory_installed_bytes": 1 << 40,
-        "memory_usable_ratio": 0.984375,
-        "cpus": [
-            {
-                "vendor": "GenuineIntel",
-                "model": "Intel(R) Xeon(R) Gold 6338 CPU @ 2.00GHz",
-                "cores": 32,
-                "hardware_threads": 64,
-                "x86_64": {"family": 6, "model": 106, "stepping": 6},
-            },
-            {"vendor": None, "model": None, "cores": 1, "hardware_threads": 1, "x86_64": None},
-        ],
-        "disks": [
-            {
-                "vendor": "SEAGATE",
-                "model": "ST12000NM0027",
-                "serial_number": "ZJV0ABCD",
-                "wwn": "5000c500a1b2c3d4",
-                "protocol": "SCSI",
-                "rotational": True,
-                "capacity_bytes": 12000138625024,
-                "logical_block_size_bytes": 512,
-                "physical_block_size_bytes": 4096,
-                "critical_warning": False,
-                "media_errors": None,
-                "available_spare_ratio": None,
-                "usage_ratio": None,
-            }
-        ],
-        "interfaces": [
-            {
-                "mac": "02:00:00:00:00:11",
-                "driver": "ice",
-                "link_up": True,
-                "current_speed_bytes": 3125000000,
-                "supported_speed_bytes": [125000000, 3125000000],
-            }
-        ],
-        "efi": "enabled",
-        "warnings": ["something could not be read"],
-    }
 
 
 def test_reports_that_are_empty_or_of_later_agents_are_shown(
