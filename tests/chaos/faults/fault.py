@@ -28,8 +28,7 @@ from tests.chaos.crash_points import Context
 from tests.chaos.explore import Explored, converge
 from tests.chaos.invariants import violations
 from tests.chaos.scenarios import loops, recoveries
-from tests.chaos.stage.access import Access
-from tests.chaos.stage.environment import Environment
+from tests.chaos.stage.environment import Access, Environment
 from tests.support import defaults
 from tests.support.bmdb.fleet import Fleet
 from tests.support.waiting import eventually

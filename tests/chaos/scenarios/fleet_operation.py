@@ -30,8 +30,7 @@ from shepherd_core.providers.static import StaticProvider
 from shepherd_core.rules.drift import FRESH_SECONDS
 
 from tests.chaos.crash_points import Points
-from tests.chaos.stage.access import START, Access, provision, run, update
-from tests.chaos.stage.environment import SESSION_SECONDS, Environment
+from tests.chaos.stage.environment import SESSION_SECONDS, START, Access, Environment, provision, run, update
 from tests.support import defaults
 from tests.support.agents.signed_agent import SignedAgent, endpoint
 from tests.support.bmdb.fleet import HOUR, Fleet

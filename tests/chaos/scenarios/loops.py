@@ -40,8 +40,20 @@ from shepherd_core.telemetry import Metric
 from simulator.machines.pool import MachinePool
 from simulator.providers.equinix.api import EquinixApi
 from tests.chaos.crash_points import Context, Points
-from tests.chaos.stage.access import INVOCATION_SECONDS, START, Access, equinix_settings, provision, run, update
-from tests.chaos.stage.environment import API_KEY, PREFIX, PUBLIC_KEY, SESSION_SECONDS, Environment
+from tests.chaos.stage.environment import (
+    API_KEY,
+    INVOCATION_SECONDS,
+    PREFIX,
+    PUBLIC_KEY,
+    SESSION_SECONDS,
+    START,
+    Access,
+    Environment,
+    equinix_settings,
+    provision,
+    run,
+    update,
+)
 from tests.support.agents.signed_agent import SignedAgent, endpoint
 from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet

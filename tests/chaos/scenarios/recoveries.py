@@ -20,8 +20,7 @@ from shepherd_core.telemetry import Metric
 from simulator.environment.faults import FakeAnswer
 from tests.chaos.crash_points import Context
 from tests.chaos.scenarios.fleet_operation import Machines
-from tests.chaos.stage.access import Access, run
-from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment
+from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Access, Environment, run
 from tests.support import defaults
 from tests.support.bmdb.fleet import Fleet
 

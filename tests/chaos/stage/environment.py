@@ -1,23 +1,36 @@
-"""The environment of a scenario: a real database, a provider's API, and machines with real SSH."""
+"""The environment of a scenario, database, provider's API and machines with real SSH; how an invocation reaches it."""
 
 import threading
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import pauses
-from shepherd_core.domain.clock import Clock, SystemClock
-from shepherd_core.domain.machine import Process
+from shepherd_core.bmdb.wire.driver import TimeLimits
+from shepherd_core.domain.backoff import Backoff
+from shepherd_core.domain.clock import Clock, Deadline, SystemClock
+from shepherd_core.domain.machine import Machine, Process, ProviderId
+from shepherd_core.domain.provider import Provider
+from shepherd_core.loops import runner
+from shepherd_core.loops.base import Loop
+from shepherd_core.loops.initializer import StartOptions
+from shepherd_core.loops.runner import RunLimits
+from shepherd_core.loops.updater import Updater
+from shepherd_core.providers.equinix.adapter import EquinixProvider
 from shepherd_core.providers.equinix.objects import TOKEN_TAG
+from shepherd_core.settings.functions.bmdb import BmdbSettings
+from shepherd_core.settings.providers.equinix import EquinixSettings
+from shepherd_core.telemetry import Metric
 
 from simulator.machines.pool import MachinePool
 from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.kit.hardware import NoHardware
 from tests.chaos.invariants import SEEN
 from tests.support import defaults
-from tests.support.bmdb.capacity import provided
+from tests.support.bmdb.capacity import provided, provisioner
 from tests.support.bmdb.fleet import PROVIDER, Fleet
 
 PROJECT = "6ab2c9bd-3c32-4d0e-8d4a-0f4b1a5c7e10"
@@ -25,6 +38,10 @@ API_KEY = "an-api-key"
 PREFIX = "shepherd-"
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d shepherd"
 SESSION_SECONDS = 60.0
+INVOCATION_SECONDS = 600
+START = StartOptions(
+    path="/root/agent", endpoint="agents.example:443", answer_seconds=20, backoff=Backoff(300, 14_400, 1.2)
+)
 _TICK = """
 INSERT INTO ticks (session_id, loop, provider, runtime_info, began_at, ended_at, outcome, counts)
 SELECT gen_random_uuid(), 'updater', '', 'chaos', at, at, 'Succeeded', '{}'
@@ -164,3 +181,87 @@ class Environment:
         machine_id = self.fleet.unhealthy_machine()
         self.at_provider(machine_id)
         return pauses.pause(self.fleet.connection, owner="somebody", reason="new memory", machine_id=machine_id)
+
+
+def equinix_settings(api: EquinixApi) -> EquinixSettings:
+    return EquinixSettings(
+        project=PROJECT, credential_parameter="/unused", fleet=PREFIX, key_name="shepherd", api_url=api.url
+    )
+
+
+class Answering(EquinixProvider):
+    """A provider that calls ``happening`` while it is asked about a machine."""
+
+    happening: Callable[[str], object] = staticmethod(lambda _: None)
+
+    def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
+        self.happening(provider_id)
+        return super().get_machine(provider_id, deadline)
+
+
+@dataclass
+class Access:
+    """Undisturbed by default."""
+
+    bmdb: BmdbSettings | None = None
+    """None: the fleet's database, without a proxy."""
+    api_url: str | None = None
+    """None: the URL of the environment's provider."""
+    api_key: Callable[[], str] = lambda: API_KEY
+    addresses: dict[str, str] = field(default_factory=dict)
+    """Addresses that replace the real ones, by machine name."""
+    agent_source: str | None = None
+    """None: the scenario's agent."""
+    prepare: Callable[[], object] = lambda: None
+    """Called by the Initializer before anything else, once a machine is due."""
+    password: Callable[[], str] | None = None
+    limits: TimeLimits | None = None
+    """None: a connection whose server process has served others."""
+    machine_seconds: float = MACHINE_SECONDS
+    answer_seconds: float = START.answer_seconds
+    connect_seconds: float = 5.0
+
+    def connect(self, environment: Environment) -> Connection:
+        if self.limits is None:
+            return environment.connect()
+        settings = self.bmdb or environment.fleet.settings
+        connection = Connection(settings, self.password, environment.clock, limits=self.limits)
+        environment.fleet._connections.append(connection)
+        return connection
+
+    def equinix(self, environment: Environment, clock: Clock) -> Answering:
+        settings = equinix_settings(environment.api)
+        if self.api_url is not None:
+            settings = settings.model_copy(update={"api_url": self.api_url})
+        return Answering(settings, self.api_key, lambda: PUBLIC_KEY, clock)
+
+
+def provision(provider: Provider, connection: Connection, clock: Clock, limit: int) -> Mapping[Metric, float]:
+    """Invoke the Provisioner, with room for *limit* machines."""
+    found = provisioner(provider, connection, clock, session_seconds=SESSION_SECONDS, max_machines=limit, chunk=2)
+    return found.run(Deadline(clock, INVOCATION_SECONDS), "chaos")
+
+
+def update(provider: Provider, connection: Connection, clock: Clock, steady_seconds: float) -> Mapping[Metric, float]:
+    updater = Updater(provider, connection, clock, SESSION_SECONDS, steady_seconds)
+    return updater.run(Deadline(clock, INVOCATION_SECONDS), "chaos")
+
+
+def run(
+    loop: Loop[Any],
+    provider: str,
+    connection: Connection,
+    clock: Clock,
+    at_once: int = 1,
+    machine_seconds: float = MACHINE_SECONDS,
+) -> Mapping[Metric, float]:
+    """Invoke a loop that works on machines, *at_once* of them."""
+    return runner.run(
+        loop,
+        provider,
+        connection,
+        clock,
+        RunLimits(at_once, machine_seconds, SESSION_SECONDS),
+        deadline=Deadline(clock, INVOCATION_SECONDS),
+        runtime_info="chaos",
+    )

@@ -1,8 +1,15 @@
-"""Functions as real processes, killed with SIGKILL one at a time, or running concurrently."""
+"""
+Functions as real processes, as Lambda runs them, killed with SIGKILL one at a time, or running concurrently.
 
+They are forked from one that has imported what functions use, so that each takes milliseconds.
+"""
+
+import importlib.util
 import itertools
 import json
 import multiprocessing
+import os
+import signal
 import threading
 import time
 from base64 import b64encode
@@ -10,19 +17,23 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 from uuid import UUID
 
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.agent.endpoint import AgentRequest
 from shepherd_core.domain.pace import Pace
 from shepherd_core.settings.functions.specs import LOOPS
+from shepherd_core.wiring import pace as paces
 
+from simulator.lambda_.environment import Context
+from tests.chaos.crash_points import KillAt, Points
 from tests.chaos.explore import SOON_SECONDS, Explored, converge
 from tests.chaos.invariants import violations
 from tests.chaos.scenarios.loops import Scenario
-from tests.chaos.stage.child import ROOT, carry_out
 from tests.chaos.stage.environment import (
     API_KEY,
     MACHINE_SECONDS,
@@ -36,6 +47,10 @@ from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import Fleet
 from tests.support.providers.scripted_http import Answer, Request, said, scripted_server
 
+ROOT = Path(__file__).parents[3]
+SECONDS = 300.0
+"""Time limit of an invocation."""
+
 _AWS = {
     "AWS_ACCESS_KEY_ID": "made-up",
     "AWS_SECRET_ACCESS_KEY": "made-up",
@@ -45,11 +60,51 @@ _AWS = {
 _PARAMETER, _KEY_PARAMETER = "/api-key", "/ssh-key"
 PACE = Pace(session_seconds=SESSION_SECONDS, machine_seconds=MACHINE_SECONDS, connect_seconds=0.1, chunk=2)
 _FORKING = multiprocessing.get_context("forkserver")
-_FORKING.set_forkserver_preload(["__main__", carry_out.__module__])
+_CORE = ("wiring.loops", "wiring.agent_endpoint", "adapters.aws.secrets", "adapters.documents", "adapters.ssh.dialer")
+_LIBRARIES = ("boto3", "aws_lambda_powertools.utilities.parameters")
+_FORKING.set_forkserver_preload(["__main__", __name__, *_LIBRARIES, *(f"shepherd_core.{name}" for name in _CORE)])
 _LOAD_SESSION_SECONDS = 2.0
 _MARGIN_SECONDS = 1.0
 _CAPACITY, _UNHEALTHY, _HEALTHY = 6, 4, 30
 _ROUNDS = 12
+
+
+class KillSelf(KillAt):
+    """Kills its own process, and tells the name of the effect through *pipe*."""
+
+    def __init__(self, at: int | None, *, after: bool, pipe: Connection) -> None:
+        super().__init__(at, after=after)
+        self._pipe = pipe
+
+    def kill(self) -> NoReturn:
+        self._pipe.send(("killed", self.names[-1]))
+        os.kill(os.getpid(), signal.SIGKILL)
+        while True:
+            time.sleep(1)  # until the signal arrives
+
+
+def carry_out(request: dict[str, Any], pipe: Connection) -> None:
+    """Invoke a function in this process, tell how it ended, and exit."""
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    paces.current = Pace(**request["pace"])
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nothing, descriptor)
+    name = request["function"]
+    spec = importlib.util.spec_from_file_location(f"{name}_app", ROOT / "functions" / name / "app.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    context = Context("chaos", name, time.monotonic() + SECONDS)
+    try:
+        with Points(KillSelf(request["at"], after=request["after"], pipe=pipe)):
+            module.lambda_handler(request["event"], context)
+        pipe.send(("done", ""))
+    except Exception as error:  # noqa: BLE001 - reported to the parent
+        pipe.send(("failed", f"{type(error).__name__}: {error}"))
+    os._exit(0)
 
 
 class Outcome(NamedTuple):

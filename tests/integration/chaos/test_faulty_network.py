@@ -7,17 +7,21 @@ One exchange for each place is tried here, and all of them by ``make chaos``. ``
 from collections.abc import Callable
 
 import pytest
+from shepherd_core.bmdb.wire.driver import TimeLimits
+from shepherd_core.domain.errors.bmdb import CommitUnknown
 
 from tests.chaos.faults.fault import FaultyScenario
 from tests.chaos.faults.network import Link, explore, slowly
 from tests.chaos.sample import SECONDS, SEED, WHOLE, chance, drawn
 from tests.integration.chaos.conftest import Check
-from tests.support.bmdb.breaking_connection import WHERE, Break
+from tests.support.bmdb.breaking_connection import WHERE, Break, BreakingConnection
+from tests.support.bmdb.fleet import Fleet
 
 # A connection that was cut off leaves its socket to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
+PENALTY = {"capacity_id": "rack", "seconds": 60, "kind": "unexpected", "cause": "?"}
 _LINKS: list[tuple[str, Link]] = [
     ("provisioner", "database"),
     ("recoverer", "database"),
@@ -54,3 +58,35 @@ def test_a_connection_broken_at_any_exchange_keeps_every_promise(
 def test_a_slow_network_changes_nothing(faulty: Callable[[str], FaultyScenario], loop: str, link: Link) -> None:
     for trickling in drawn((False, True), (loop, link)):
         assert slowly(faulty(loop), link, trickling=trickling) == [], f"seed {SEED}"
+
+
+def test_a_connection_cut_off_soon_frees_its_locks(fleet: Fleet) -> None:
+    """Without a timeout, the server would keep the locks on the provider and on due machines for hours."""
+    with BreakingConnection(fleet.settings) as proxy:
+        cut_off = fleet.connect(proxy.settings, TimeLimits(connect=0.5, statement=0.5))
+        # Startup, setting limits, BEGIN, preparing and running the statement, COMMIT: that one never arrives.
+        proxy.arm(Break(6, "request", "stall"))
+        with pytest.raises(CommitUnknown):
+            cut_off.transact(lambda: cut_off.run("penalize", provider="equinix", **PENALTY))
+        assert proxy.names[5] == "COMMIT"
+        other = fleet.connect(limits=TimeLimits(statement=5))
+        other.run("penalize", provider="equinix", **PENALTY)
+
+
+def test_a_transaction_that_the_server_ended_runs_again(fleet: Fleet) -> None:
+    """The server ends the transaction of a suspended process and keeps nothing of it, so that it may run again."""
+    connection = fleet.connect()
+    runs: list[int] = []
+
+    def unit() -> None:
+        runs.append(1)
+        if len(runs) == 1:
+            connection.script("SET idle_in_transaction_session_timeout = 1")
+            fleet.wait_until(
+                "NOT EXISTS (SELECT 1 FROM pg_stat_activity WHERE application_name = 'shepherd' "
+                "AND datname = current_database() AND state LIKE 'idle in transaction%')"
+            )
+        connection.run("now")
+
+    connection.transact(unit)
+    assert len(runs) == 2

@@ -19,7 +19,7 @@ from shepherd_core.telemetry import Metric
 
 from simulator.providers.ironic.fake import FakeIronic
 from simulator.providers.kit.hardware import NoHardware
-from tests.chaos.stage.access import provision, update
+from tests.chaos.stage.environment import provision, update
 from tests.conftest import ManualClock
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 from tests.support.bmdb.recovery import MINUTE, RecoveryEnvironment
