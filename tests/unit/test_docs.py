@@ -93,16 +93,6 @@ def test_every_question_leads_to_code_and_to_a_page(row: str) -> None:
     assert re.search(r"\]\(([^)\s]+)\)", page)
 
 
-@pytest.mark.parametrize("row", [line for line in block("decided").splitlines() if "/migrations/" in line])
-def test_every_view_named_is_in_its_newest_migration(row: str) -> None:
-    """A later migration may replace the view; the row would go on leading to the old one."""
-    linked = {Path(file).name for file in re.findall(r"\]\(([^)\s]+/migrations/[^)\s]+)\)", row)}
-    migrations = sorted((CORE / "bmdb" / "schema" / "migrations").glob("*.sql"))
-    for view in re.findall(r"the view `(\w+)`", row):
-        made = [each.name for each in migrations if re.search(rf"\bVIEW {view} AS\b", each.read_text())]
-        assert {made[-1]} == linked
-
-
 def test_the_defaults_repeated_are_those_of_the_settings() -> None:
     told = block("decided")
     named = re.findall(r"`(\w+)`,? \(?([\d,]+) s\b", told)

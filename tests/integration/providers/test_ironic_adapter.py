@@ -31,7 +31,6 @@ from tests.support.waiting import eventually
 
 TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
 LOCKED = {"error_message": '{"faultcode": "Client", "faultstring": "Node n is locked by host h, please retry"}'}
-INVALID_PATCH = [{"op": "test", "path": "/instance_uuid", "value": str(TOKEN)}]
 
 
 @pytest.fixture
@@ -193,50 +192,6 @@ def test_a_node_deployed_by_an_operator_becomes_no_machine(nodes: Nodes) -> None
     with pytest.raises(ProviderRefused, match="is 'active', and not free"):
         nodes.provider.create_machine(capacity, TOKEN, nodes.deadline)
     assert nodes.api.instances() == {}
-
-
-@pytest.mark.parametrize(
-    ("state", "body", "status", "says"),
-    [
-        ("available", ("PATCH", "", INVALID_PATCH), 400, "Schema error for patch"),
-        ("available", ("PUT", "/states/provision", {"target": "rebuild"}), 400, "while it is in state"),
-        ("available", ("PUT", "/states/provision", {"target": "deleted"}), 400, "while it is in state"),
-        ("active", ("PUT", "/states/provision", {"target": "active"}), 400, "while it is in state"),
-        ("active", ("PUT", "/states/power", {"target": "half on"}), 400, "while it is in state"),
-        ("active", ("PUT", "/states/power", {"target": "soft rebooting", "timeout": 5}), 202, ""),
-        ("active", ("PATCH", "", [{"op": "add", "path": "/instance_uuid", "value": str(uuid4())}]), 409, "associated"),
-        ("protected", ("PUT", "/states/provision", {"target": "deleted"}), 403, "is protected"),
-        ("protected", ("PUT", "/states/provision", {"target": "rebuild"}), 403, "is protected"),
-        ("maintenance", ("PUT", "/states/provision", {"target": "rebuild"}), 400, "in maintenance mode"),
-        ("maintenance", ("PUT", "/states/power", {"target": "rebooting"}), 202, ""),
-        ("maintenance", ("PUT", "/states/provision", {"target": "deleted"}), 202, ""),
-    ],
-)
-def test_the_fake_answers_as_the_real_service(
-    nodes: Nodes, state: str, body: tuple[str, str, Any], status: int, says: str
-) -> None:
-    """The table is from the real service, and ``make test-ironic`` compares it again."""
-    if state != "available":
-        nodes.create()
-    if state == "protected":
-        operate(nodes.api, "PATCH", nodes.ids[0], [{"op": "add", "path": "/protected", "value": True}])
-    if state == "maintenance":
-        operate(nodes.api, "PUT", f"{nodes.ids[0]}/maintenance", {"reason": "a disk"})
-    method, path, content = body
-    answer = operate(nodes.api, method, f"{nodes.ids[0]}{path}", content)
-    assert (answer.status_code, says in answer.text) == (status, True)
-
-
-def test_a_node_that_the_service_works_on_is_locked(api: IronicApi, clock: ManualClock, deadline: Deadline) -> None:
-    """What ``LOCKED`` stands for above."""
-    nodes = Nodes(api, clock, deadline)
-    machine = nodes.create()
-    wanted = {"target": "power off"}
-    answers = [operate(api, "PUT", f"{nodes.ids[0]}/states/power", wanted) for _ in range(20)]
-    refused = [each for each in answers if each.status_code != 202]
-    assert all(each.status_code == 409 and "is locked by host" in each.text for each in refused)
-    eventually(api.settled)
-    assert nodes.provider.get_machine(machine.provider_id, deadline).status is ProviderStatus.STOPPED
 
 
 @pytest.mark.parametrize(

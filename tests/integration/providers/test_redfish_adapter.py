@@ -168,15 +168,6 @@ def test_time_is_left_to_switch_on_what_was_switched_off(site: Site) -> None:
     assert 28 < sum(site.clock.slept) < 40
 
 
-def test_a_machine_whose_time_is_up_may_be_off(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    sleep = site.clock.sleep
-    monkeypatch.setattr(site.clock, "sleep", lambda _: sleep(200))
-    site.bmc.reset_types = OFF_AND_ON
-    site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, nth=3, times=0, status=503))
-    with pytest.raises(ProviderUnavailable, match="; the machine may be off"):
-        site.act("power_cycle")
-
-
 @pytest.mark.parametrize("action", ["power_cycle", "reinstall"])
 @pytest.mark.parametrize("answered", [True, False])
 def test_a_machine_that_goes_off_late_may_be_off(site: Site, action: str, *, answered: bool) -> None:
@@ -361,10 +352,3 @@ def test_a_reinstallation_that_is_not_understood_leaves_the_machine_running(site
     site.rack.wait_until_idle()
     assert site.rack.power(NAME) == "On"
     assert site.inserted == ("reinstall" in site.done)
-
-
-def test_an_error_says_that_the_machine_stayed_off(site: Site) -> None:
-    site.bmc.faults.add(FakeAnswer(method="POST", path=RESET, nth=2, times=0, status=400))
-    with pytest.raises(ProviderRefused, match="the machine is off"):
-        site.act("reinstall", reinstall="pxe")
-    assert site.rack.power(NAME) == "Off"

@@ -143,9 +143,7 @@ def info(*messages: object) -> dict[str, object]:
         (400, {"error": {"message": "SYS518: not ready"}}, ProviderUnavailable, ": SYS518: not ready"),
         (501, {"error": {"message": "never"}}, ProviderRefused, ": never"),
         (500, {"error": {"message": 5, "@Message.ExtendedInfo": {"Message": "x"}}}, ProviderUnavailable, ""),
-        (500, {"error": [{"Message": "x"}]}, ProviderUnavailable, ""),
         (502, "<html>Bad gateway</html>", ProviderUnavailable, ""),
-        (403, [], ProviderRefused, ""),
         (307, {}, ProviderRefused, ": redirections are not followed"),  # the credential is for this BMC
     ],
 )
