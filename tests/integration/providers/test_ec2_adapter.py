@@ -127,11 +127,13 @@ def test_a_place_with_an_instance_that_ends_is_taken(
 def test_a_subnet_without_room_is_followed_by_the_next(site: Site) -> None:
     """Bare metal is scarce, and not in all zones at once. Each has a token of its own: a zone knows a token once."""
     first, second, _ = subnets()
-    site.api.no_room = {first: "InsufficientInstanceCapacity"}
+    asked = []
+    site.api.faults.append(lambda action, of: asked.append(of) if action == "RunInstances" else None)
+    site.api.refuse("RunInstances", refusal(500, "InsufficientInstanceCapacity"), times=1)
     created = site.create()
     assert site.api.instance(created.provider_id).subnet_id == second
-    assert [launch["SubnetId"] for launch in site.api.launches] == [first, second]
-    assert [launch["ClientToken"] for launch in site.api.launches] == [f"{TOKEN}-0", f"{TOKEN}-1"]
+    assert [launch["SubnetId"] for launch in asked] == [first, second]
+    assert [launch["ClientToken"] for launch in asked] == [f"{TOKEN}-0", f"{TOKEN}-1"]
 
 
 NO_ROOM = ("InsufficientInstanceCapacity", "InsufficientHostCapacity", "InsufficientFreeAddressesInSubnet")

@@ -96,8 +96,6 @@ class Ec2Api:
         """Asked before every call; the first answer counts, and the call is not made."""
         self.lost: set[str] = set()
         """Actions whose answers break off."""
-        self.no_room: dict[str, str] = {}
-        """Codes of refusals by subnet."""
         self.hidden: set[str] = set()
         """Instances that DescribeInstances does not show."""
         self.replays = False
@@ -152,9 +150,6 @@ class Ec2Api:
 
     def stall(self) -> None:
         self._stalled.set()
-
-    def release(self) -> None:
-        self._released.set()
 
     def refuse(self, action: str, answer: Answer, times: int = 1_000) -> None:
         """Answer the next so many calls of an action, or of all (``*``), with this."""
@@ -227,8 +222,6 @@ class Ec2Api:
         if token in self._launched:
             known = Answer(200, self._launched[token], _XML)
             return known if self.replays else refusal(400, "IdempotentParameterMismatch", asked["UserData"])
-        if (code := self.no_room.get(asked.get("SubnetId", ""))) is not None:
-            return refusal(500 if code.startswith("InsufficientInstance") else 400, code)
         answer = self._forward(asked)
         if answer.status == 200:
             self._launched[token] = answer.body
@@ -286,7 +279,7 @@ def ec2_api() -> Iterator[Ec2Api]:
         try:
             yield api
         finally:
-            api.release()
+            api._released.set()
 
 
 def subnets() -> list[str]:

@@ -253,7 +253,7 @@ class ProviderContract:
                 calls[action]()
             calls[action]()
 
-    def test_a_machine_that_is_not_there_is_neither_found_nor_acted_on(self, setup: Setup, deadline: Deadline) -> None:
+    def test_a_missing_machine_is_neither_found_nor_acted_on(self, setup: Setup, deadline: Deadline) -> None:
         setup.settle()
         before = _by_capacity(setup.provider.list_machines(deadline))
         for odd in map(ProviderId, ODD_IDS):
@@ -431,14 +431,10 @@ def _unused(setup: Setup, deadline: Deadline) -> list[Machine]:
     ]
 
 
-def _create(setup: Setup, deadline: Deadline) -> Machine:
-    """Return the machine with ``TOKEN``, which is for one capacity; create it on the first that is unused."""
-    created = [machine for machine in setup.provider.list_machines(deadline) if machine.token == TOKEN]
-    return created[0] if created else setup.provider.create_machine(_unused(setup, deadline)[0], TOKEN, deadline)
-
-
 def _settled(setup: Setup, deadline: Deadline) -> Machine:
-    created = _create(setup, deadline)
+    """Return the machine with ``TOKEN``, which is for one capacity; create it on the first that is unused."""
+    found = [machine for machine in setup.provider.list_machines(deadline) if machine.token == TOKEN]
+    created = found[0] if found else setup.provider.create_machine(_unused(setup, deadline)[0], TOKEN, deadline)
     setup.settle()
     return created
 

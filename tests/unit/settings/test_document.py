@@ -216,7 +216,7 @@ LITERALS = {
 
 
 @pytest.mark.parametrize("sort", LITERALS)
-def test_a_value_of_any_type_is_taken_or_named_at_every_key(sort: str) -> None:
+def test_every_key_takes_or_names_a_value_of_any_type(sort: str) -> None:
     keys = tables(*BUILT_IN)
     for literal in LITERALS[sort]:
         text = "".join(
