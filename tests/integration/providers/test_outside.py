@@ -24,7 +24,6 @@ SETTINGS = 'version = 1\n[provider.acme]\napi_url = "https://api.example.com"\n'
         ("Acme", "letters a to z"),
         ("a-b", "letters a to z"),
         ("a" * 33, "up to 32"),
-        ("", "letters a to z"),
         ("1a", "a letter first"),
         ("acme\n", "letters a to z"),
         ("static", "is a provider already"),
