@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import asyncssh
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.errors import ConfigError
 
@@ -28,7 +30,9 @@ def test_key_is_what_other_ssh_programs_understand() -> None:
         lambda: ssh_keys.public_line(ssh_keys.generate()),
         lambda: asyncssh.generate_private_key("ecdsa-sha2-nistp256").export_private_key().decode(),
         lambda: (
-            asyncssh.generate_private_key("ssh-ed25519").export_private_key(passphrase="hunter2", rounds=50).decode()
+            Ed25519PrivateKey.generate()
+            .private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, BestAvailableEncryption(b"hunter2"))
+            .decode()
         ),
     ],
     ids=["nothing", "rubbish", "public key", "key of another kind", "encrypted key"],

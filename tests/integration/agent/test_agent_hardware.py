@@ -9,6 +9,7 @@ from shepherd_core.domain.pb.callback_pb2 import AgentHardwareReport
 
 from agent.shepherd_agent.hardware.kernel import Kernel
 from agent.shepherd_agent.hardware.report import hardware_report
+from agent.shepherd_agent.hardware.smbios import module_size
 from agent.shepherd_agent.wire import encode
 
 GIB = 1 << 30
@@ -126,6 +127,13 @@ def test_what_the_firmware_does_not_tell_is_guessed(tmp_path: Path) -> None:
     report = _report(tmp_path, None)
     assert report.report.memory_installed_bytes == 142 * GIB
     assert "memory: the installed size is an estimate from what the kernel uses" in report.warning
+
+
+@pytest.mark.parametrize(("length", "size"), [(13, None), (14, 32767 << 20), (31, 32767 << 20), (32, 65536 << 20)])
+def test_a_module_s_size_is_read_from_what_is_there(length: int, size: int | None) -> None:
+    """Firmware of an older standard writes shorter structures."""
+    structure = bytes(12) + b"\xff\x7f" + bytes(14) + b"\0\0\1\0"
+    assert module_size(structure[:length]) == size
 
 
 def test_a_machine_without_hardware_data_reports_warnings(tmp_path: Path) -> None:

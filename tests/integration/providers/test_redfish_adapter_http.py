@@ -271,13 +271,19 @@ def test_a_session_that_cannot_be_closed_spoils_nothing(
     assert "a session was left open" in capsys.readouterr().out
 
 
-def test_a_session_that_ended_early_is_begun_again(site: Site) -> None:
+def test_a_session_that_ended_early_is_begun_again(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     """BMCs drop sessions when they like; that says nothing against the credential."""
     site.bmc.faults.add(FakeAnswer(method="POST", path=RESET, status=401))
     adapter = site.provider(auth="session")
     adapter.reboot(NAME, site.permission)
     assert site.bmc.resets == ["ForceRestart"]
     adapter.reboot(NAME, site.permission)
+    # One that cannot be begun again needs no end.
+    site.bmc.faults.add(FakeAnswer(method="POST", path=RESET, status=401))
+    site.bmc.faults.add(FakeAnswer(method="POST", path="/**/Sessions", nth=2, times=0, status=503))
+    with pytest.raises(ProviderUnavailable):
+        adapter.reboot(NAME, site.permission)
+    assert "left open" not in capsys.readouterr().out
 
 
 # Who it is
