@@ -85,9 +85,15 @@ MACHINES = (
     MachineFault("SSH host key changed", _other_host_key, "ssh-host-key-changed"),
     MachineFault("disk full", _pool("fill_disk", "free_disk"), "ssh-upload-failed"),
     MachineFault("connection lost in the upload", _breaks_in_upload, "ssh-connection-lost"),
-    MachineFault("agent that hangs", _mood("hangs"), "ssh-timed-out"),
-    MachineFault("agent that floods stdout without end", _mood("floods"), "malformed-answer"),
-    MachineFault("agent that answers garbage", _mood("talks garbage"), "malformed-answer"),
-    MachineFault("agent that exits 1", _mood("exits"), "agent-exited"),
-    MachineFault("agent that answers for another machine", _mood("is confused"), "wrong-init-message"),
+    MachineFault("agent that hangs", _mood("time.sleep(1000)"), "ssh-timed-out"),
+    MachineFault(
+        "agent that floods stdout without end",
+        _mood("sys.stdout.buffer.write(bytes(1 << 22)); sys.exit()"),
+        "malformed-answer",
+    ),
+    MachineFault("agent that answers garbage", _mood("sys.exit(print('garbage'))"), "malformed-answer"),
+    MachineFault("agent that exits 1", _mood("sys.exit(1)"), "agent-exited"),
+    MachineFault(
+        "agent that answers for another machine", _mood("init = field(1, b'another machine')"), "wrong-init-message"
+    ),
 )

@@ -36,32 +36,6 @@ from tests.support.waiting import eventually
 _DRIFTED_ANYWAY = 1
 """The vanished machine of the Provisioner's scenario."""
 
-FAULTY_AGENT = (
-    loops.AGENT.replace(
-        "key = os.urandom(32)\n",
-        """\
-mood = os.path.join(os.path.dirname(os.path.realpath(sys.argv[0])), "mood")
-mood = open(mood).read() if os.path.exists(mood) else ""
-if mood == "hangs":
-    time.sleep(1000)
-if mood == "floods":
-    for _ in range(64):
-        sys.stdout.buffer.write(bytes(65536))
-    sys.exit()
-if mood == "talks garbage":
-    sys.stdout.buffer.write(b"garbage")
-    sys.exit()
-if mood == "exits":
-    sys.exit(1)
-if mood == "is confused":
-    init = field(1, b"another machine")
-key = os.urandom(32)
-""",
-    ).replace("import os, sys", "import os, sys, time")
-    + "#" * 100_000
-)
-"""An agent that behaves as the file ``mood`` beside it says; long enough for an upload that breaks in the middle."""
-
 
 class SkippingClock(SystemClock):
     """The real time, but ``sleep`` returns at once and moves the clock ahead."""
@@ -102,7 +76,7 @@ class AgentStarts(loops.AgentStarts):
 
     def __init__(self, fleet: Fleet, pool: MachinePool, private_key: str, folder: Path) -> None:
         super().__init__(fleet, pool, private_key, folder)
-        self._agent.write_text(FAULTY_AGENT)
+        self._agent.write_text(loops.AGENT + "#" * 100_000)  # long enough for an upload that breaks in the middle
 
     def arrange(self) -> Environment:
         environment = super().arrange()

@@ -62,18 +62,21 @@ from tests.support.waiting import eventually
 
 AGENT = """\
 #!/usr/bin/env python3
-import os, sys
+import os, sys, time
 
 def field(number, content):
     return bytes([number << 3 | 2, len(content)]) + content
 
 init = sys.stdin.buffer.read()
+here = os.path.dirname(os.path.realpath(sys.argv[0]))
+if os.path.exists(f"{here}/mood"):
+    exec(open(f"{here}/mood").read())
 key = os.urandom(32)
-with open(os.path.join(os.path.dirname(os.path.realpath(sys.argv[0])), "last-key"), "w") as file:
+with open(f"{here}/last-key", "w") as file:
     file.write(key.hex())
 sys.stdout.buffer.write(field(1, field(1, init) + field(2, key)))
 """
-"""An agent that answers, writes the key of its answer to its disk, and exits."""
+"""An agent that answers, writes the key of its answer to its disk, and exits; before, it does what ``mood`` says."""
 
 
 class Scenario(Protocol):
