@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 from unittest.mock import patch
 
 from shepherd_core.domain.errors import ShepherdError
@@ -60,16 +60,15 @@ class Action(Enum):
     PASS_TIME = auto()
 
 
-class Choices(Protocol):
-    def choose(self, stopped: list[Stop], last: str | None) -> tuple[Action, Stop]:
-        """Return the next action and one of the *stopped* threads; *last*: the invocation that continued last."""
-
-
 class Stop(NamedTuple):
     actor: str
     """Its invocation."""
     thread: str
     effect: str
+
+
+Choices = Callable[[list[Stop], str | None], tuple[Action, Stop]]
+"""Returns the next action and one of the stopped threads; the second argument is the invocation that continued last."""
 
 
 class _State(Enum):
@@ -225,7 +224,7 @@ class Scheduler:
                 self._rest()  # one invocation at a time runs up to its first effect
             last: str | None = None
             while stopped := self._rest():
-                action, stop = self._choices.choose(stopped, last)
+                action, stop = self._choices(stopped, last)
                 last = stop.actor
                 self._note_decisions(stopped)
                 self._ran.trace.append(f"{action.name} {stop.actor}, thread {stop.thread}: {stop.effect}")

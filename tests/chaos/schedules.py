@@ -43,7 +43,7 @@ class Chance:
         self._interrupts = chance.choice((0.05, 0.3, 0.8))
         self._kills, self._leaps = _KILLS, _LEAPS
 
-    def choose(self, stopped: list[Stop], last: str | None) -> tuple[Action, Stop]:
+    def __call__(self, stopped: list[Stop], last: str | None) -> tuple[Action, Stop]:
         mine = [stop for stop in stopped if stop.actor == last]
         stop = self._chance.choice(mine if mine and self._chance.random() >= self._interrupts else stopped)
         if self._leaps and self._chance.random() < 0.02:
@@ -65,7 +65,7 @@ class Interrupting:
         self.others: list[tuple[list[str], bool]] = []
         """For each step: which others could have continued, and whether that would have been an interruption."""
 
-    def choose(self, stopped: list[Stop], last: str | None) -> tuple[Action, Stop]:
+    def __call__(self, stopped: list[Stop], last: str | None) -> tuple[Action, Stop]:
         actors = sorted({stop.actor for stop in stopped})
         usual = last if last in actors else actors[0]
         chosen = self._plan.get(len(self.others), usual)

@@ -21,7 +21,7 @@ from shepherd_core.telemetry import Metric
 
 from tests.chaos.crash_points import Context
 from tests.chaos.explore import Explored, converge
-from tests.chaos.faults.fault import AgentStarts, FaultyScenario, SkippingClock, cold
+from tests.chaos.faults.fault import FaultyScenario, SkippingClock, cold
 from tests.chaos.invariants import violations
 from tests.chaos.stage.environment import Environment
 from tests.support.bmdb.breaking_connection import HOW, WHERE, Break, How, Proxy
@@ -165,12 +165,11 @@ def _between(
     if link == "provider":
         url = urlsplit(environment.api.url)
         target = str(url.hostname), int(url.port or 0)
-    elif isinstance(scenario, AgentStarts) and environment.pool is not None:
-        port = environment.pool.port
-        if link == "ssh":
-            name = environment.pool.names()[0]
-            target, named = (environment.pool.address(name), port), {"address": _FAR, "port": port}
-            access.addresses[name] = _FAR
+    elif link == "ssh":
+        assert environment.pool is not None
+        name, port = environment.pool.names()[0], environment.pool.port
+        target, named = (environment.pool.address(name), port), {"address": _FAR, "port": port}
+        access.addresses[name] = _FAR
     with Proxy(target, speaks_sql=link == "database", **named) as proxy:
         if link == "database":
             access.bmdb = bmdb.model_copy(update={"bmdb_host": "127.0.0.1", "bmdb_port": proxy.port})

@@ -94,20 +94,15 @@ def test_concurrent_commands_on_one_machine_keep_every_promise(
 
 def test_the_scheduler_continues_another_while_one_waits_for_a_row(real_time: Fleet) -> None:
     """Otherwise an interruption in a transaction would stop all invocations."""
-    ran = play(Concurrent(Recoveries(real_time)), _YieldsAt("count_steps"), Random(0))
+
+    def yielding(stopped: list[Stop], last: str | None) -> tuple[Action, Stop]:
+        """Let another continue where one is about to count steps, as long as there is one."""
+        others = [stop for stop in stopped if not stop.effect.endswith(" count_steps")]
+        return Action.CONTINUE, (others or stopped)[0]
+
+    ran = play(Concurrent(Recoveries(real_time)), yielding, Random(0))
     assert ran.waits > 0
     assert ran.broken == []
-
-
-class _YieldsAt:
-    """Lets another continue where one is about to carry out an effect, as long as there is one."""
-
-    def __init__(self, effect: str) -> None:
-        self._effect = effect
-
-    def choose(self, stopped: list[Stop], last: str | None) -> tuple[Action, Stop]:
-        others = [stop for stop in stopped if not stop.effect.endswith(f" {self._effect}")]
-        return Action.CONTINUE, (others or stopped)[0]
 
 
 def test_a_broken_promise_is_reported_at_its_step(real_time: Fleet) -> None:
