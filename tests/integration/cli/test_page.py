@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from shepherd_core.domain.pb.callback_pb2 import HeartbeatRequest
@@ -205,6 +206,29 @@ def shepherdctl(fleet: Fleet, tmp_path: Path) -> CommandLine:
     fleet.plant("work_history", **start, event="Started", timestamp=timedelta(seconds=-635))
     failed = {"event": "Failed", "failed_cause": "no answer", "timestamp": timedelta(seconds=-575)}
     fleet.plant("work_history", **start, **fault, **failed)
+    waiting = {"waiting": 20, "max_machines": 50, "waiting_seen_at": timedelta(seconds=-215)}
+    fleet.plant("provisioner_lock", provider="static", **waiting)
+    limited = {
+        "per_hour": 1,
+        "brake": "share",
+        "reason": "2 of 4 machines are dead",
+        "began_at": timedelta(minutes=-95),
+    }
+    fleet.plant("recovery_budgets", provider="static", location="", **limited)
+    for loop, seconds, outcome, told in (
+        ("initializer", 275, "Succeeded", {"counts": '{"claimed": 3, "finished": 2, "oldest_due_age_seconds": 700.5}'}),
+        ("recoverer", 335, "Failed", {"counts": "{}", "kind": "provider-unavailable", "cause": "it rains"}),
+        ("updater", 395, "Expired", {"counts": "{}"}),
+    ):
+        times = {"began_at": timedelta(seconds=-20 - seconds), "ended_at": timedelta(seconds=-seconds)}
+        by = {
+            "loop": loop,
+            "provider": "static",
+            "runtime_info": "",
+            "settings_hash": "5e771465",
+            "code_version": "c0de",
+        }
+        fleet.plant("ticks", session_id=uuid4(), outcome=outcome, **times, **by, **told)
     fleet.plant("machine_host_key", machine_id=IDS[0], host_key=HOST_KEY, pinned_at=timedelta(days=-9))
     paused = {"owner": "ana", "reason": "mainboard is being replaced", "created_at": timedelta(seconds=-6875)}
     fleet.plant("pauses", pause_id="5c000000-0000-4000-8000-000000000000", machine_id=IDS[3], **paused)

@@ -10,7 +10,6 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work.ticks import Tick, TickEnd, TickHead, last_ticks
 from shepherd_core.domain.clock import SystemClock
-from shepherd_core.domain.errors.provider import ProviderUnavailable
 
 from shepherdctl import fleet_status
 from tests.conftest import ManualClock
@@ -49,36 +48,6 @@ def test_no_tick_ends_after_the_status_was_read(fleet: Fleet, monkeypatch: pytes
     monkeypatch.setattr("shepherdctl.fleet_status.ticks.last_ticks", read_late)
     status = fleet_status.read(fleet.connection)
     assert [tick.ended_at <= status.now for tick in status.ticks] == [True]
-
-
-def test_the_last_tick_of_each_loop_is_shown(fleet: Fleet) -> None:
-    fleet.provided_machine()
-    ends = {
-        "initializer": TickEnd({"finished": 2, "claimed": 3, "failed": 0, "oldest_due_age_seconds": 700.5}),
-        "recoverer": TickEnd({"claimed": 1}, ProviderUnavailable("it rains")),
-    }
-    for loop in (*ends, "updater"):
-        session = Session.open(fleet.connection, SystemClock(), TickHead(loop, PROVIDER, "5e771465", "c0de"), "1", 60)
-        fleet.pass_time(20)
-        if loop in ends:
-            session.close(end=ends[loop])
-        fleet.pass_time(1_000)
-    fleet.open_session().close()  # finds the tick that was killed
-    shepherdctl = CommandLine(fleet.settings)
-    assert [" ".join(line.split()) for line in shepherdctl.read("status", status=3).splitlines()[-4:]] == [
-        "LAST TICK LOOP PROVIDER TOOK OUTCOME DID",
-        "51 min ago Initializer static 20 s Succeeded 3 claimed, 2 finished, oldest due age 12 min",
-        "34 min ago Recoverer static 20 s Failed provider-unavailable: it rains",
-        "16 min ago Updater static Expired",
-    ]
-    shown = {each["loop"]: each for each in shepherdctl.load("status", status=3)["ticks"]}
-    assert {loop: each["outcome"] for loop, each in shown.items()} == {
-        "initializer": "Succeeded",
-        "recoverer": "Failed",
-        "updater": "Expired",
-    }
-    assert shown["initializer"]["counts"]["claimed"] == 3
-    assert (shown["updater"]["settings_hash"], shown["updater"]["code_version"]) == ("5e771465", "c0de")
 
 
 def tick(loop: str, minutes_ago: int, outcome: str, provider: str = PROVIDER) -> str:
@@ -201,9 +170,10 @@ def test_the_status_is_told_to_prometheus(shepherdctl: CommandLine, fleet: Fleet
     fleet.sql(tick("updater", 1, "Expired"))
     place = 'provider="ec2",location="a\\\\\\"\\n\\\\x1b"'
     fleet.provided_machine("equinix")
-    shown = " ".join(shepherdctl.read("status", status=3).split())
+    shown = " ".join(shepherdctl("status").output.split())
     for row in ("equinix 1 1", "static 10 2 2 2 2 2", "7 ec2 the limit of 5 machines is reached"):
         assert f" {row} " in shown
+    assert [words for words in ("WORST LOCATIONS", "there are no machines") if words in shown] == []
     lines = shepherdctl.read("status", "-o", "prometheus", status=3).splitlines()
     samples = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     names = {name.partition("{")[0] for name in samples}
