@@ -181,6 +181,19 @@ def test_retry_ends_backoffs_and_leaves_a_line_of_history(fleet: Fleet, shepherd
     assert held.last_interval_seconds is None, "it begins with a short wait again"
 
 
+def test_a_backoff_that_is_over_is_only_ended_of_a_suspect(fleet: Fleet, shepherdctl: CommandLine) -> None:
+    """Or it would be worked on alone for longer, of which the dry run tells too."""
+    machine_id = failed(fleet)
+    fleet.pass_time(600)
+    arguments = ("machine", "retry", str(machine_id), *REASON)
+    assert "no backoff is in force" in shepherdctl.told(*arguments)
+    assert fleet.events(machine_id) == ["Started", "Failed"]
+    fleet.sql("UPDATE work_backoff SET deaths = 1")
+    tried = shepherdctl.load(*arguments, "--dry-run")["machines"]
+    assert len(tried[0]["ended"]) == 1
+    assert shepherdctl.load(*arguments)["machines"] == tried
+
+
 def test_retry_can_be_of_one_process(fleet: Fleet, shepherdctl: CommandLine) -> None:
     machine_id = failed(fleet, process=RECOVER)
     arguments = ("machine", "retry", str(machine_id), *REASON, "--owner", "carol", "--loop")
