@@ -247,23 +247,13 @@ def test_failures_with_the_same_cause_are_folded_into_the_last(fleet: Fleet, she
     """Sixteen times the same cause hides the line that differs; what to do about it stands in the documentation."""
     machine_id = fleet.provided_machine()
     causes = [("ssh-refused", "nothing listens")] * 3 + [("ssh-timed-out", "no answer")]
-    for at, cause in enumerate(causes):
-        for event, (kind, failed_cause) in (("Started", (None, None)), ("Failed", cause)):
-            fleet.sql(
-                "INSERT INTO work_history (machine_id, process, event, timestamp, kind, failed_cause) VALUES "
-                f"(:id, 'ShepherdAgentStart', :event, '2026-01-01T0{at}:0{event == 'Failed':d}:00Z', :kind, :cause)",
-                id=machine_id,
-                event=event,
-                kind=kind,
-                cause=failed_cause,
-            )
+    start = {"machine_id": machine_id, "process": "ShepherdAgentStart"}
+    for hour, (kind, cause) in enumerate(causes):
+        fleet.plant("work_history", **start, event="Started", timestamp=f"2026-01-01T0{hour}:00:00Z")
+        failed_at = f"2026-01-01T0{hour}:01:00Z"
+        fleet.plant("work_history", **start, event="Failed", timestamp=failed_at, kind=kind, failed_cause=cause)
     result = shepherdctl("history", str(machine_id))
-    assert [line.split()[5:7] for line in result.stdout.splitlines()[1:]] == [
-        ["Initializer", "Started"],
-        ["Initializer", "Failed"],
-        ["Initializer", "Started"],
-        ["Initializer", "Failed"],
-    ]
+    assert [line.split()[6] for line in result.stdout.splitlines()[1:]] == ["Started", "Failed"] * 2
     assert "2026-01-01 02:01:00+0000  Initializer  Failed" in result.stdout
     assert "ssh-refused: nothing listens (3 times since 2026-01-01 00:01:00+0000)" in result.stdout
     assert result.stderr.splitlines() == [
@@ -277,9 +267,7 @@ def test_failures_with_the_same_cause_are_folded_into_the_last(fleet: Fleet, she
     assert (newest.stdout.count("Failed"), newest.stdout.count("Started")) == (1, 0)
     assert "only the last 1 event shown" in newest.stderr
     gone = uuid4()
-    fleet.sql(
-        "INSERT INTO work_history (machine_id, process, event) VALUES (:i, 'ShepherdRecovery', 'Expired')", i=gone
-    )
+    fleet.plant("work_history", machine_id=gone, process="ShepherdRecovery", event="Expired")
     assert [event["event"] for event in shepherdctl.load("history", str(gone))] == ["Expired"]
     assert shepherdctl("history", str(uuid4())).exit_code == 1
     assert "nothing has been done" in shepherdctl.told("history", str(fleet.provided_machine()))
@@ -290,7 +278,7 @@ def test_text_of_machines_cannot_control_the_terminal(fleet: Fleet, shepherdctl:
     evil = "said \x1b]0;owned\x07 and\r\n[red]more[/red]\x9b31m"
     machine_id = failed(fleet, ShepherdError(evil))
     report = AgentHardwareReport(report=Node(product=evil), warning=[evil]).SerializeToString()
-    fleet.sql("INSERT INTO machine_hardware_report VALUES (:id, :report)", id=machine_id, report=report)
+    fleet.plant("machine_hardware_report", machine_id=machine_id, hardware_report_raw=report)
     for command in ("history", "machine show"):
         piped = shepherdctl.read(*command.split(), str(machine_id))
         assert "said \\x1b]0;owned\\x07 and\\r [red]more[/red]\\x9b31m" in piped
