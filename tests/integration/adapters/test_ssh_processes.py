@@ -92,7 +92,7 @@ def test_the_cause_of_an_end_names_who_is_at_fault(
     error: type[ShepherdError],
     words: str,
 ) -> None:
-    AFTER_LOGIN["complaints without end"](server)
+    vars(server).update(AFTER_LOGIN["complaints without end"])
     happens()
     with pytest.raises(error, match=words):
         connection.agent_state(NONE, deadline)

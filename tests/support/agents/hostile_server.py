@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain, repeat
 from pathlib import Path
@@ -68,23 +68,18 @@ def listen(address: str, port: int, attack: Callable[[], Iterable[bytes]]) -> No
     threading.Thread(target=accept, daemon=True).start()
 
 
-def _announce_extensions(server: SshServer) -> None:
-    def announce(connection: asyncssh.SSHServerConnection) -> None:
-        connection.send_packet(_MSG_EXT_INFO, UInt32(MANY))
-
-    server.on_login = announce
+def _announce_extensions(connection: asyncssh.SSHServerConnection) -> None:
+    connection.send_packet(_MSG_EXT_INFO, UInt32(MANY))
 
 
-async def _flood(process: Process) -> None:
-    while not process.channel.is_closing():
-        process.stdout.write(_MEGABYTE)
-        await process.stdout.drain()
+def _flood(stream: str) -> Callable[[Process], Awaitable[None]]:
+    async def flood(process: Process) -> None:
+        writer = getattr(process, stream)
+        while not process.channel.is_closing():
+            writer.write(_MEGABYTE)
+            await writer.drain()
 
-
-async def _flood_of_complaints(process: Process) -> None:
-    while not process.channel.is_closing():
-        process.stderr.write(_MEGABYTE)
-        await process.stderr.drain()
+    return flood
 
 
 async def _flood_without_window(process: Process) -> None:
@@ -101,21 +96,14 @@ async def _nothing(process: Process) -> None:
     await asyncio.sleep(60)
 
 
-def _program(program: Callable[[Process], object]) -> Callable[[SshServer], None]:
-    def cause_fault(server: SshServer) -> None:
-        server.program = program  # type: ignore[assignment]
-
-    return cause_fault
-
-
-AFTER_LOGIN: dict[str, Callable[[SshServer], None]] = {
-    "extensions without end": _announce_extensions,
-    "output without end": _program(_flood),
-    "complaints without end": _program(_flood_of_complaints),
-    "more output than there is room for": _program(_flood_without_window),
-    "no answer": _program(_nothing),
+AFTER_LOGIN: dict[str, dict[str, object]] = {
+    "extensions without end": {"on_login": _announce_extensions},
+    "output without end": {"program": _flood("stdout")},
+    "complaints without end": {"program": _flood("stderr")},
+    "more output than there is room for": {"program": _flood_without_window},
+    "no answer": {"program": _nothing},
 }
-"""How a server that knows our key misbehaves."""
+"""What makes a server that knows our key misbehave: its attributes."""
 
 ADDRESSES = {name: f"127.43.0.{number}" for number, name in enumerate((*BEFORE_LOGIN, *AFTER_LOGIN), start=1)}
 """The address of each attack."""
@@ -140,9 +128,9 @@ def main(port: int, public_line: str) -> None:
     for name, attack in BEFORE_LOGIN.items():
         listen(ADDRESSES[name], port, attack)
     with ExitStack() as stack:
-        for name, cause_fault in AFTER_LOGIN.items():
+        for name, fault in AFTER_LOGIN.items():
             server = SshServer(public_line, address=ADDRESSES[name], port=port)
-            cause_fault(server)
+            vars(server).update(fault)
             stack.enter_context(server)
         sys.stdout.write("ready\n")
         sys.stdout.flush()
