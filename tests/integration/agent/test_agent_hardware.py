@@ -127,6 +127,8 @@ def test_what_the_firmware_does_not_tell_is_guessed(tmp_path: Path) -> None:
     report = _report(tmp_path, None)
     assert report.report.memory_installed_bytes == 142 * GIB
     assert "memory: the installed size is an estimate from what the kernel uses" in report.warning
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 149684224 kB\n")
+    assert _report(tmp_path, None).report.memory_installed_bytes == 143 * GIB
 
 
 @pytest.mark.parametrize(("length", "size"), [(13, None), (14, 32767 << 20), (31, 32767 << 20), (32, 65536 << 20)])
