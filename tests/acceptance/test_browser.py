@@ -204,15 +204,6 @@ def test_the_keyboard_is_enough(visit: Callable[..., Page]) -> None:
     page.get_by_role("heading", name="Next commands").wait_for()
 
 
-def test_hostile_names_run_nothing(visit: Callable[..., Page], access: Access, machine_id: UUID) -> None:
-    page = visit("")
-    for path in ("", "machines", f"machines/{machine_id}", "work"):
-        page.goto(access.address + path)
-        assert HOSTILE in page.inner_text("main"), path
-        assert page.locator("main script, main img").count() == 0, path
-        assert page.title() != "taken", path
-
-
 def test_an_update_that_fails_is_said_and_passes(visit: Callable[..., Page], reported: list[str]) -> None:
     page = visit("")
     failed = page.get_by_text("not updated: the console does not answer")

@@ -4,7 +4,6 @@ import _imp
 import hashlib
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -14,30 +13,15 @@ from pathlib import Path
 import pytest
 from shepherd_core.wiring.version import source_hash
 
-from tests.chaos.sample import WHOLE
-
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "layers/shepherd_core"
 # This machine's, so that the layer's binaries run here.
 TARGET = "build-CoreLayerArm64" if platform.machine() in {"aarch64", "arm64"} else "build-CoreLayerX86"
-SOME = ("asn1crypto=", "pg8000=", "scramp=", "six=")
-"""Packages that are pure Python, and of which the layer leaves nothing out."""
 FIND_ACME = "from importlib.metadata import entry_points as found; print(*(e.value for e in found(name='acme')))"
 MAGIC_3_13 = (3571).to_bytes(2, "little") + b"\r\n"
 RAW_MAGIC = int.from_bytes(MAGIC_3_13, "little")
 """What Python 3.13 keys the hash of a source with, whichever Python runs this."""
 UNCHECKED_HASH = (1).to_bytes(4, "little")
-
-
-def content(folder: Path) -> dict[str, tuple[int, float, str]]:
-    return {
-        str(path.relative_to(folder)): (
-            path.stat().st_mode,
-            path.stat().st_mtime,
-            hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "",
-        )
-        for path in folder.rglob("*")
-    }
 
 
 WITHOUT = "THE LAYER HAS NO BYTECODE"
@@ -77,19 +61,6 @@ def compiled(layer: Path) -> Path:
     if (python := python_3_13()) is None:
         pytest.skip(f"nothing here compiles for Python 3.13: {reason.read_text()}")
     return build(layer.parent.parent / "compiled", f"COMPILER={python}")
-
-
-def test_the_same_source_builds_the_same_bytes(layer: Path, tmp_path: Path) -> None:
-    """A deployment without a change of the code uploads and changes nothing; of all packages in ``make chaos``."""
-    source = tmp_path / "source"
-    shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
-    if not WHOLE:
-        packages = re.split(r"^(?=\w)", (source / "requirements.txt").read_text(), flags=re.MULTILINE)
-        (source / "requirements.txt").write_text("".join(each for each in packages if each.startswith(SOME)))
-        (source / "unneeded.txt").write_text("")
-    one, again = content(layer), content(build(tmp_path / "again", "COMPILER=", source=source))
-    assert len(again) > 200
-    assert again == (one if WHOLE else {name: one.get(name) for name in again})
 
 
 def test_every_module_is_compiled_for_python_3_13(compiled: Path) -> None:

@@ -64,7 +64,12 @@ def test_a_function_returns_counts_and_logs_what_it_committed(capsys: pytest.Cap
         recovered = ["Started", "Looked", "Attempted", "Finished"]
         assert sorted(history(environment, "ShepherdRecovery")) == [[], *[recovered] * (MACHINES - 1)]
         requests = lines_by_request(environment.log.read_text()[before:])
-    shown = capsys.readouterr()
+        shown = capsys.readouterr()
+        with Emulator(environment.configs, environment.log) as emulator:  # whose agents sign with keys on record
+            assert invoke(environment, emulator, "agent_api", None, shown=True)
+            example = emulator.invoke("agent_api", event("agent_api"))
+        answers = [json.loads(capsys.readouterr().out)["statusCode"], (example.result or {})["statusCode"]]
+        assert answers == [200, 401], "the example event has no valid signature"
     results = [json.loads(line) for line in shown.out.splitlines()]
     assert [result["loop"] for result in results] == list(LOOPS)
     assert [results[0]["created"], results[1]["finished"], results[2]["finished"]] == [MACHINES, MACHINES, MACHINES - 1]
@@ -79,21 +84,6 @@ def test_a_function_returns_counts_and_logs_what_it_committed(capsys: pytest.Cap
         assert {line.get("request_id", line.get("requestId")) for line in others} <= {request}
     told = Counter(line.get("message") for line in next(iter(requests.values())))
     assert told["machine provided"] == MACHINES
-
-
-def test_the_agent_api_receives_the_report_of_an_agent(capsys: pytest.CaptureFixture[str]) -> None:
-    """The example event has no valid signature; the agents of the environment sign theirs, with keys on record."""
-    with (
-        Environment(EnvironmentSettings(machines=1, speed=SPEED, scheduled=False)) as environment,
-        Emulator(environment.configs, environment.log) as emulator,
-    ):
-        for function in ("provisioner", "initializer"):
-            assert invoke(environment, emulator, function, event(function), shown=False)
-        assert invoke(environment, emulator, "agent_api", None, shown=True)
-        assert [row.agent_started_at is not None for row in environment.machines()] == [True]
-        example = emulator.invoke("agent_api", event("agent_api"))
-    assert (example.result or {})["statusCode"] == 401
-    assert json.loads(capsys.readouterr().out)["statusCode"] == 200
 
 
 def test_a_function_killed_amid_a_batch_leaves_nothing_stuck() -> None:

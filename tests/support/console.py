@@ -37,11 +37,6 @@ class Visitor:
             self.access.address + path.lstrip("/"), headers=named, timeout=_SECONDS, allow_redirects=False
         )
 
-    def post(self, path: str, **form: str) -> requests.Response:
-        return self.session.post(
-            self.access.address + path.lstrip("/"), data=form, timeout=_SECONDS, allow_redirects=False
-        )
-
     def read(self, path: str) -> str:
         response = self.get(path)
         assert response.status_code == 200, response.text

@@ -4,8 +4,9 @@ import json
 import os
 import re
 import shlex
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -90,10 +91,8 @@ Exit status: 0 success, 1 failure, 2 wrong usage, 3 something is left to do or t
 """
 
 
-def page(
-    special: Mapping[str, CommandLine], usual: CommandLine, examples: Mapping[str, tuple[str, int]], folder: Path
-) -> str:
-    """Return the page; an example has the arguments of a command, and its exit status. Files are in *folder*."""
+def page(usual: CommandLine, folder: Path, keep_ages: Callable[[], None]) -> str:
+    """Return the page. Files are in *folder*; *keep_ages* is called before each example."""
     found = list(commands())
     counts = Counter(option.opts[0] for _, command in found for option in _options(command))
     shared = {
@@ -107,7 +106,8 @@ def page(
         name = " ".join(words)
         about, _, _ = str(command.help).partition("Examples:")
         own = [_option(option, name) for option in _options(command) if option.opts[0] not in shared]
-        shown = _shown(special.get(words[0], usual), name, examples.get(name), folder)
+        keep_ages()
+        shown = _shown(CommandLine(None) if words[0] == "settings" else usual, name, folder)
         synopsis = _synopsis(name, command)
         whose = f" For {command.person}{'' if command.person is Person.ANYBODY else 's'}."
         parts += [f"## {name}\n`{synopsis}`: {' '.join(about.split())}{whose}\n", *own, shown, "\n"]
@@ -143,10 +143,10 @@ def _synopsis(name: str, command: Any) -> str:
     return " ".join(["shepherdctl", name, *map(str, arguments), *options, *(["[OPTIONS]"] if optional else [])])
 
 
-def _shown(command_line: CommandLine, name: str, example: tuple[str, int] | None, folder: Path) -> str:
-    if example is None:
+def _shown(command_line: CommandLine, name: str, folder: Path) -> str:
+    if name not in EXAMPLES:
         return ""
-    arguments, status = example
+    arguments, status = EXAMPLES[name]
     given = (str(folder / word) if word.endswith(".toml") else word for word in shlex.split(arguments))
     words = (*name.split(), *given)
     table = without_styles(command_line.on_terminal(_WIDTH, *words, status=status)).replace("\r", "")
@@ -182,7 +182,7 @@ def _first(value: Any) -> Any:
 
 @pytest.fixture
 def shepherdctl(fleet: Fleet, tmp_path: Path) -> CommandLine:
-    """Ages are nearly whole minutes, so that they stay the same for a while."""
+    """Ages are nearly whole minutes, so that they stay the same while a command runs."""
     fleet.watch("static")
     for number, (machine_id, name) in enumerate(zip(IDS, NAMES, strict=True), 1):
         fleet.sql("INSERT INTO machines VALUES (:id, now() - interval '9 days')", id=machine_id)
@@ -208,13 +208,9 @@ def shepherdctl(fleet: Fleet, tmp_path: Path) -> CommandLine:
     fleet.plant("work_history", **start, **fault, **failed)
     waiting = {"waiting": 20, "max_machines": 50, "waiting_seen_at": timedelta(seconds=-215)}
     fleet.plant("provisioner_lock", provider="static", **waiting)
-    limited = {
-        "per_hour": 1,
-        "brake": "share",
-        "reason": "2 of 4 machines are dead",
-        "began_at": timedelta(minutes=-95),
-    }
-    fleet.plant("recovery_budgets", provider="static", location="", **limited)
+    limited = {"per_hour": 1, "brake": "share", "reason": "2 of 4 machines are dead"}
+    began = timedelta(minutes=-94, seconds=-35)
+    fleet.plant("recovery_budgets", provider="static", location="", began_at=began, **limited)
     for loop, seconds, outcome, told in (
         ("initializer", 275, "Succeeded", {"counts": '{"claimed": 3, "finished": 2, "oldest_due_age_seconds": 700.5}'}),
         ("recoverer", 335, "Failed", {"counts": "{}", "kind": "provider-unavailable", "cause": "it rains"}),
@@ -248,9 +244,17 @@ def shepherdctl(fleet: Fleet, tmp_path: Path) -> CommandLine:
     return CommandLine(fleet.settings, environment)
 
 
-def test_the_page_of_commands_is_that_of_the_code(shepherdctl: CommandLine, tmp_path: Path) -> None:
+def test_the_page_of_commands_is_that_of_the_code(fleet: Fleet, shepherdctl: CommandLine, tmp_path: Path) -> None:
     """It is generated: `make cli-page` writes it again."""
-    written = page({"settings": CommandLine(None)}, shepherdctl, EXAMPLES, tmp_path)
+    planted, kept = time.monotonic(), 0.0
+
+    def keep_ages() -> None:
+        nonlocal kept
+        passed = time.monotonic() - planted
+        fleet.pass_time(kept - passed)
+        kept = passed
+
+    written = page(shepherdctl, tmp_path, keep_ages)
     if os.environ.get("WRITE_PAGE"):
         PAGE.write_text(written)
     assert PAGE.read_text() == written

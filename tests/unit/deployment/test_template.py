@@ -32,13 +32,9 @@ OBSERVABILITY: dict[str, Any] = TEMPLATE["Nested"]["Observability"]
 STACK = stack_of(STATIC)
 
 
-def _properties(logical_id: str) -> dict[str, Any]:
-    properties: dict[str, Any] = STACK.resources[logical_id]["Properties"]
+def _properties(name: str) -> dict[str, Any]:
+    properties: dict[str, Any] = STACK.resources[name]["Properties"]
     return properties
-
-
-def _function_properties(function: str) -> dict[str, Any]:
-    return _properties(logical_id(function))
 
 
 def _statements() -> list[dict[str, Any]]:
@@ -111,7 +107,7 @@ def test_a_new_document_knows_what_it_cannot_decide() -> None:
 
 def test_the_rules_between_settings_know_the_deployment_s_figures() -> None:
     """No function is told the timeouts of the others, which the rules compare with."""
-    assert {function: _function_properties(function)["Timeout"] for function in FUNCTIONS} == FUNCTION_SECONDS
+    assert {function: _properties(logical_id(function))["Timeout"] for function in FUNCTIONS} == FUNCTION_SECONDS
     assert DeploymentSettings().loop_minutes == PARAMETERS["LoopMinutes"]["Default"]
 
 
@@ -123,7 +119,7 @@ def test_the_deployment_asks_for_the_schema_that_its_code_needs() -> None:
 
 def test_the_migrator_outlives_a_statement_and_cloudformation_the_migrator() -> None:
     """A function that is killed cannot say why the deployment fails."""
-    timeout = _function_properties("migrator")["Timeout"]
+    timeout = _properties("MigratorFunction")["Timeout"]
     assert MIGRATION_LIMITS.statement + ANSWER_SECONDS <= timeout < _properties("BmdbSchema")["ServiceTimeout"]
 
 
