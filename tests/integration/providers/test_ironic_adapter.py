@@ -139,6 +139,17 @@ def test_a_locked_node_is_called_again_soon(nodes: Nodes) -> None:
     assert not limit.interrupted
 
 
+@pytest.mark.parametrize(("state", "error"), [("deploying", ProviderUnavailable), ("deploy failed", ProviderRefused)])
+def test_only_a_node_that_is_being_deployed_is_called_again(
+    nodes: Nodes, state: str, error: type[ProviderError]
+) -> None:
+    created = nodes.create()
+    nodes.api.faults.add(SetValue(path="/v1/nodes", times=0, at="nodes.*.provision_state", value=state))
+    with pytest.raises(ProviderError, match=f"is '{state}'") as raised:
+        nodes.provider.reboot(created.provider_id, Permission(nodes.deadline))
+    assert type(raised.value) is error
+
+
 def test_a_reservation_without_deployment_can_be_deployed_or_released(nodes: Nodes) -> None:
     """A function may be killed between the two requests of a creation."""
     capacity = nodes.listed()[0]
