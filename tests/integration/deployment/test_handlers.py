@@ -24,18 +24,11 @@ from tests.conftest import log_lines
 from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import Fleet
 from tests.support.bmdb.recovery import EARLIER_TICK
+from tests.unit.deployment.test_alarms import documented, loops_of
 
 ROOT = Path(__file__).parents[3]
-MACHINE_LOOP_COUNTS = {
-    Metric.CLAIMED,
-    Metric.FINISHED,
-    Metric.FAILED,
-    Metric.CANCELED,
-    Metric.BACKLOG,
-    Metric.OLDEST_DUE_AGE,
-    Metric.INCOMPLETE,
-}
-UPDATER_COUNTS = {Metric.UPDATED, Metric.NOT_READY, Metric.MISSING, Metric.INCOMPLETE}
+RARE = {Metric.LEFT, Metric.SETTINGS_REFUSED}
+"""They are counted only where they happened."""
 SSH_KEY_PARAMETER = "/shepherd/ssh-key"
 API_KEY = "an-api-key"
 PUBLIC_LINE = ssh_keys.public_line(ssh_keys.generate())
@@ -50,26 +43,6 @@ def invoke(
         event = json.loads((ROOT / "events" / f"{loop}.json").read_text())
     answer: dict[str, Any] = json.loads(json.dumps(handler(event, Context(request, loop, time.monotonic() + seconds))))
     return answer
-
-
-@pytest.fixture
-def environment(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Return the settings that all functions get, which are in the environment: a database, and a list of nothing."""
-    (tmp_path / "list.json").write_text("[]")
-    settings = {
-        "SHEPHERD_BMDB_HOST": fleet.settings.bmdb_host,
-        "SHEPHERD_BMDB_PORT": str(fleet.settings.bmdb_port),
-        "SHEPHERD_BMDB_NAME": fleet.settings.bmdb_name,
-        "SHEPHERD_BMDB_USER": fleet.settings.bmdb_user,
-        "SHEPHERD_BMDB_ROLES": fleet.settings.bmdb_roles or "",
-        "SHEPHERD_PROVIDER": "static",
-        "SHEPHERD_PROVIDER_MACHINES": str(tmp_path / "list.json"),
-        "SHEPHERD_CREATION_SECONDS": "0",
-        "SHEPHERD_AGENT_ENDPOINT": "http://127.0.0.1:9",
-    }
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    return settings
 
 
 @pytest.fixture
@@ -145,12 +118,7 @@ def test_answers_and_logs_count_alike(latitude: LatitudeApi, capsys: pytest.Capt
     counts = {name: value for name, value in answer.items() if name not in {"loop", "provider", "dry_run"}}
     assert {name: record[name] for name in counts} == counts
     assert measured(record) == {name: count for name, count in counts.items() if count and Metric(name).dimensions}
-    if loop != "provisioner":
-        expected = UPDATER_COUNTS if loop == "updater" else MACHINE_LOOP_COUNTS
-        if loop == "recoverer":
-            expected = expected | {Metric.RECOVERY_LIMITED, Metric.DEAD, Metric.QUARANTINED}
-            expected |= {Metric.NO_LONGER_DUE, Metric.HELD_BACK, Metric.NOT_TAKEN, Metric.NO_ACCESS, Metric.FOUND_ALIVE}
-        assert set(counts) == {metric.value for metric in expected}
+    assert set(counts) == {name for name, row in documented("Metrics").items() if loop in loops_of(row[0])} - RARE
 
 
 def test_every_line_says_whose_it_is(environment: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,5 @@
 """What a function reaches outside is reached when it is needed, and not before."""
 
-from pathlib import Path
-
 import boto3
 import pytest
 from shepherd_core.adapters import ssh_keys
@@ -19,18 +17,7 @@ KEY = "/shepherd/ssh-key"
 
 
 @pytest.fixture
-def initializer(fleet: Fleet, aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Function:
-    (tmp_path / "machines.json").write_text("[]")
-    settings = {
-        "BMDB_HOST": fleet.settings.bmdb_host,
-        "BMDB_NAME": fleet.settings.bmdb_name,
-        "BMDB_USER": fleet.settings.bmdb_user,
-        "PROVIDER": "static",
-        "PROVIDER_MACHINES": str(tmp_path / "machines.json"),
-        "AGENT_ENDPOINT": "agents.example.com:443",
-    }
-    for name, value in settings.items():
-        monkeypatch.setenv(f"SHEPHERD_{name}", value)
+def initializer(environment: dict[str, str], aws: None, monkeypatch: pytest.MonkeyPatch) -> Function:
     monkeypatch.setattr(pace, "current", Pace(machine_seconds=30))
     return loops.build("initializer")
 
