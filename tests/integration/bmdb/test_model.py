@@ -567,9 +567,8 @@ class Bmdb(RuleBasedStateMachine):
             seconds=seconds,
         )
         pause = Pause(machine, process, None if seconds is None else self.model.now + seconds)
-        for known in [
-            each for each in self.pauses if each[0] == pause_id
-        ]:  # the same pause twice is one, with the new end
+        same = (machine, process)  # twice it is one, with the new end, and with another id if it was over
+        for known in [each for each in self.pauses if (each[1].machine, each[1].process) == same]:
             self.pauses.remove(known)
             self.model.pauses.remove(known[1])
         self.pauses.append((pause_id, pause))
