@@ -1,12 +1,74 @@
 """Authentication and encryption with a PostgreSQL that was built with TLS, which the tests' own was not."""
 
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from simulator.environment.certificate import Authority
 from tests.integration.transactions.connection import test_access as rules
-from tests.support.bmdb.tls_postgres import ADDRESS, encrypting_postgres, running
+from tests.support.bmdb.tls_postgres import ADDRESS, USER, make_user
+
+
+def encrypting_postgres() -> Path | None:
+    for folder in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True):
+        configuration = subprocess.run([folder / "pg_config", "--configure"], check=True, capture_output=True).stdout
+        if b"openssl" in configuration:
+            return folder
+    return None
+
+
+@contextmanager
+def running(programs: Path, certificate: Path) -> Iterator[int]:
+    """Run a PostgreSQL with *certificate* and its key; ``USER`` with ``PASSWORD`` may use the port, with TLS alone."""
+    # Not in the tests' own folder: the path of a Unix socket must be short.
+    with tempfile.TemporaryDirectory(prefix="bmdb-") as name:
+        folder = Path(name)
+        data, log, output = folder / "data", folder / "log", folder / "output"
+        data.mkdir(mode=0o700)
+        log.touch()
+        pem = folder / "server.pem"
+        pem.write_bytes(certificate.read_bytes())
+        pem.chmod(0o600)
+        user = "nobody" if os.geteuid() == 0 else None  # PostgreSQL refuses to run as root
+        if user is not None:
+            for each in (folder, *folder.iterdir()):
+                shutil.chown(each, user)
+
+        def run(program: str, *arguments: str) -> None:
+            with output.open("wb") as file:  # not a pipe: the server would keep it open
+                command: list[str | Path] = [programs / program, *arguments]
+                done = subprocess.run(command, check=False, stdout=file, stderr=file, user=user)
+            assert done.returncode == 0, output.read_text() + log.read_text()
+
+        run("initdb", "--auth=trust", "-U", "postgres", "-D", str(data))
+        rules = f"local all all trust\nhostssl all {USER} all scram-sha-256\n"
+        (data / "pg_hba.conf").write_text(rules)
+        with socket.create_server((ADDRESS, 0)) as free:
+            port: int = free.getsockname()[1]
+        options = {
+            "listen_addresses": ADDRESS,
+            "port": port,
+            "unix_socket_directories": folder,
+            "fsync": "off",
+            "ssl": "on",
+            "ssl_cert_file": pem,
+            "ssl_key_file": pem,
+        }
+        with (data / "postgresql.conf").open("a") as file:
+            file.writelines(f"{name} = '{value}'\n" for name, value in options.items())
+        run("pg_ctl", "-w", "-D", str(data), "-l", str(log), "start")
+        try:
+            make_user(folder / f".s.PGSQL.{port}")
+            yield port
+        finally:
+            run("pg_ctl", "-w", "-m", "immediate", "-D", str(data), "stop")
 
 
 @pytest.fixture(scope="module")
