@@ -1,5 +1,7 @@
 """The commands on Shepherd's SSH key, against moto, and machines that have the key before it."""
 
+import os
+import pty
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,10 +9,12 @@ import boto3
 import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.machine import SshAuthenticationFailed
 from shepherd_core.settings.functions.loops import InitializerSettings
 from shepherd_core.wiring import adapters
 
+from shepherdctl.commands import ssh_key
 from tests.support.agents.ssh_server import SshServer
 from tests.support.command_line import CommandLine
 
@@ -150,7 +154,7 @@ def test_what_is_missing_is_named(shepherdctl: CommandLine) -> None:
     assert "no rotation is under way" in shepherdctl("ssh-key", "retire", "--yes").stderr
 
 
-def test_retiring_a_key_has_to_be_confirmed(shepherdctl: CommandLine) -> None:
+def test_retiring_a_key_has_to_be_confirmed(shepherdctl: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     shepherdctl.read("ssh-key", "create")
     before = stored()
     assert public(NAME) in " ".join(shepherdctl("ssh-key", "rotate", "--dry-run").stderr.split())
@@ -159,7 +163,16 @@ def test_retiring_a_key_has_to_be_confirmed(shepherdctl: CommandLine) -> None:
     before = stored()
     assert "end it with ssh-key retire" in shepherdctl.told("ssh-key", "rotate", "--yes", status=1)
     assert "confirm with --yes" in shepherdctl.told("ssh-key", "retire", status=2)
-    assert stored() == before
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "wb", 0) as keyboard, os.fdopen(theirs, encoding="utf-8") as terminal:
+        monkeypatch.setattr("sys.stdin", terminal)
+        keyboard.write(f"{NAME}\n".encode())
+        with pytest.raises(ShepherdError, match="stopped; nothing was changed"):
+            ssh_key.retire()
+        assert stored() == before
+        keyboard.write(f"{PREVIOUS}\n".encode())
+        ssh_key.retire()
+    assert stored().keys() == {NAME, PUBLIC}
 
 
 @pytest.mark.parametrize("command", [("rotate", "--yes"), ("retire", "--yes"), ("retire", "--dry-run")])
