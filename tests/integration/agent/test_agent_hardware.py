@@ -123,7 +123,12 @@ def test_what_the_firmware_does_not_tell_is_guessed(tmp_path: Path) -> None:
     unfold("server", tmp_path)
     (tmp_path / "sys/firmware/efi").rename(tmp_path / "sys/firmware/not-efi")
     assert _report(tmp_path, None).report.efi_support == EFISupport.EFI_SUPPORTED
-    (tmp_path / "sys/firmware/dmi/tables/DMI").unlink()
+    table = tmp_path / "sys/firmware/dmi/tables/DMI"
+    table.write_bytes(b"\x11\x14" + bytes(10) + b"\xff\xff" + bytes(8))
+    report = _report(tmp_path, None)
+    assert report.report.memory_installed_bytes == 142 * GIB
+    assert "memory: the firmware does not know the size of a module" in report.warning
+    table.unlink()
     report = _report(tmp_path, None)
     assert report.report.memory_installed_bytes == 142 * GIB
     assert "memory: the installed size is an estimate from what the kernel uses" in report.warning
