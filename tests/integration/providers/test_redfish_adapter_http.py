@@ -206,12 +206,18 @@ def test_a_bmc_that_refuses_us_is_left_for_a_while(site: Site, auth: str) -> Non
     assert site.bmc.resets == ["ForceRestart"]
 
 
-def test_a_401_while_switching_off_is_not_repeated(site: Site) -> None:
-    """Looking again and again whether the machine is off must not lock the account."""
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_401_while_switching_off_is_not_repeated(site: Site, *, replaced: bool) -> None:
+    """Looking again and again whether the machine is off must not lock the account, nor switching it on again."""
+    secrets = Secrets(dict(site.rack.secrets))
+    adapter = site.provider(secrets=secrets)
+    adapter.get_machine(NAME, site.deadline)
+    site.bmc.calls.clear()
+    secrets.stored[SECRET] = f"{site.bmc.user}:{'a wrong one' if replaced else site.bmc.password}"
     site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, nth=3, times=0, status=401))
     with pytest.raises(ProviderRefused):
-        site.provider().power_cycle(NAME, Permission(Deadline(site.clock, 120)))
-    assert [call.split()[0] for call in site.bmc.calls] == ["GET", "GET", "PATCH", "POST", "GET"]
+        adapter.power_cycle(NAME, Permission(Deadline(site.clock, 120)))
+    assert [call.split()[0] for call in site.bmc.calls] == ["GET", "GET", "PATCH", "POST", "GET", *["GET"] * replaced]
 
 
 def test_many_systems_send_their_bmc_a_wrong_password_once(site: Site) -> None:
