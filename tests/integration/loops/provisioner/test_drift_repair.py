@@ -225,6 +225,16 @@ def test_a_forgotten_machine_is_out_of_every_loops_care(fleet: Fleet, operator: 
     assert operator.forget(machine_id)[0] == replace(verdict, text="forgotten")
 
 
+def test_a_sign_of_life_protects_a_machine(fleet: Fleet, operator: Operator) -> None:
+    """Whatever the provider says: it runs our agent, and perhaps somebody's work."""
+    machine_id = old(fleet, fleet.unhealthy_machine(reported_ago=2 * HOUR - 60))
+    (verdict,) = operator.forget(machine_id)
+    assert verdict.result is ActionResult.REFUSED
+    assert "its agent reported 71" in verdict.text
+    fleet.pass_time(61)
+    assert results(operator.forget(machine_id)) == [ActionResult.DONE]
+
+
 def test_a_sign_of_life_during_a_quarantine_protects_too(fleet: Fleet, operator: Operator) -> None:
     """The machine still runs, although its agent is refused from then on; it may hold the work of its users."""
     machine_id = old(fleet, fleet.unhealthy_machine())
