@@ -11,6 +11,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -59,6 +60,7 @@ from shepherdctl.commands.settings import check, import_machines, init
 from shepherdctl.commands.settings import set as setting
 from shepherdctl.commands.settings import show as settings
 from shepherdctl.interrupts import graceful_exit
+from shepherdctl.output.paging import paged
 from shepherdctl.output.printing import OneOf, print_error
 from shepherdctl.people import Person
 
@@ -107,6 +109,11 @@ class _Command(TyperCommand):
 
     person: Person
 
+    @property
+    def pages(self) -> bool:
+        """Return whether it prints what it has read, and ends."""
+        return self.person is Person.READER and self.name not in ("wait", "console")
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse *args*, and refuse those that name an option twice."""
         _, _, given = self.make_parser(ctx).parse_args(list(args))
@@ -119,7 +126,8 @@ class _Command(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Run the command; after a refusal, say all that the caller lacks, and not only the first."""
         try:
-            return super().invoke(ctx)
+            with paged() if self.pages and not ctx.params.get("watch") else nullcontext():
+                return super().invoke(ctx)
         except ShepherdError as error:
             if not rights.is_refusal(error):
                 raise

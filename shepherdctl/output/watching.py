@@ -36,7 +36,7 @@ def watch(seconds: float, show: Callable[[int], Callable[[], None]], *, table: b
     while True:
         console = Console()
         print_it = show(console.height)
-        screen = _Screen()
+        screen = Screen()
         with redirect_stdout(screen), redirect_stderr(screen):
             print_it()
         shown, left = screen.first(console.width, console.height - 2)
@@ -47,10 +47,11 @@ def watch(seconds: float, show: Callable[[int], Callable[[], None]], *, table: b
         SystemClock().sleep(seconds)
 
 
-class _Screen(StringIO):
+class Screen(StringIO):
     """Keeps what is printed for a terminal."""
 
     def isatty(self) -> bool:
+        """Return true: it decides about colours and widths."""
         return True
 
     def first(self, width: int, height: int) -> tuple[str, int]:

@@ -40,7 +40,9 @@ _SECONDS = 60
 _FORKING = multiprocessing.get_context("forkserver")
 _FORKING.set_forkserver_preload([__name__, "shepherd_core.handlers", "boto3"])
 # Whoever runs the tests may have wishes of their own about colours and width.
-_PLAIN = {"COLUMNS": "80", "TERM": "xterm", "FORCE_COLOR": None, "NO_COLOR": None, "TTY_COMPATIBLE": None}
+_PLAIN = {"COLUMNS": "80", "TERM": "xterm", "PAGER": "cat"} | dict.fromkeys(
+    ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE")
+)
 
 
 COMMAND = typer.main.get_command(app)
@@ -167,7 +169,8 @@ class CommandLine:
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
         errors = theirs if everything else None
-        process = self._start({**_PLAIN, "COLUMNS": None}, arguments, inputs=theirs, output=theirs, errors=errors)
+        size: dict[str, str | None] = dict.fromkeys(("COLUMNS", "LINES"))  # as the terminal says
+        process = self._start({**_PLAIN, **size}, arguments, inputs=theirs, output=theirs, errors=errors)
         os.close(theirs)
         return process, ours
 

@@ -263,3 +263,13 @@ def test_status_shows_whether_the_database_fits_this_code(own_fleet: Fleet) -> N
     own_fleet.sql("DELETE FROM schema_migrations WHERE version = 9999")
     own_fleet.sql("UPDATE schema_migrations SET checksum = 'other' WHERE version = 1")
     assert "edited" in shepherdctl.told("db", "status", status=1)
+
+
+def test_a_pager_shows_what_is_longer_than_the_terminal(fleet: Fleet) -> None:
+    shepherdctl = CommandLine(fleet.settings, {"PAGER": "sed s/^/paged:/"})
+    for pauses in (40, 60):
+        numbers = f"generate_series(1, {pauses}) AS n"
+        fleet.sql(f"INSERT INTO pauses (provider, owner, reason) SELECT n, '', '' FROM {numbers}")
+        shown = shepherdctl.on_terminal(200, "pauses").splitlines()
+        assert (len(shown) > pauses, {line.startswith("paged:") for line in shown}) == (True, {pauses == 60})
+        fleet.sql("DELETE FROM pauses")

@@ -86,6 +86,9 @@ For whom a command is: [people](how-to/people.md) says what makes you a reader, 
 Exit status: 0 success, 1 failure, 2 wrong usage, 3 something is left to do or to look at (`status`, `reconcile`,
 `machine retire`, `machine wait`).
 
+On a terminal, a pager shows what has more lines than it: that of `PAGER`, else `less`; `PAGER=cat` prints all. In a
+pipe or a file every record is one line, with whole ids.
+
 ## Options of several commands
 
 """
