@@ -1,6 +1,7 @@
 """The command that tells how the fleet is."""
 
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,29 @@ def shepherdctl(fleet: Fleet) -> CommandLine:
         fleet.unhealthy_machine(2 * HOUR)
         fleet.install(fleet.started_machine(HOUR))
     return CommandLine(fleet.settings, NO_LOOPS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "paused"),
+    [
+        (["--all"], 11),
+        (["--provider", "static"], 10),
+        (["--loop", "recoverer"], 6),
+        (["--loop", "initializer", "--provider", "static"], 2),
+        (["--machine", "machine-1"], 1),
+        (["--machine", "machine-1", "--loop", "recoverer"], 0),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_status_counts_who_is_paused(shepherdctl: CommandLine, fleet: Fleet, arguments: list[str], paused: int) -> None:
+    """A pause of everything that the counts left out looked like no pause at all."""
+    fleet.sql("INSERT INTO machine_creation_intent VALUES (:id, 'equinix', NULL, now())", id=fleet.bare_machine())
+    shepherdctl.read("pause", *arguments, "--reason", "maintenance")
+    assert shepherdctl("status").stderr == "1 pause in force: see shepherdctl pauses\n"
+    listed = Counter(machine["state"] for machine in shepherdctl.load("machine", "list") if machine["paused"])
+    counted = {count["state"]: count["paused"] for count in shepherdctl.load("status")["machines"] if count["paused"]}
+    assert counted == listed
+    assert listed.total() == paused
 
 
 def test_no_tick_ends_after_the_status_was_read(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
