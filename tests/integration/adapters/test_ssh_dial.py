@@ -210,6 +210,13 @@ def test_invalid_ssh_data_is_raised_as_our_error(
     assert len(causes) > 1, "the packets were not broken in different ways"
 
 
+def test_a_connection_that_breaks_at_login_refuses_no_key(server: SshServer, deadline: Deadline) -> None:
+    """Nobody must install a key for it; it passes."""
+    server.on_login = lambda connection: connection.abort()
+    with pytest.raises(SshConnectionLost, match="logging in as root"):
+        dialer(server.port).dial("127.0.0.1", None, deadline)
+
+
 def test_machine_that_freezes_at_login_times_out(server: SshServer) -> None:
     server.freezes_at = "login"
     with pytest.raises(SshTimedOut, match="logging in as root"):

@@ -1,6 +1,7 @@
 """What the static list must look like, and what is said about one that does not."""
 
 import json
+from base64 import b64encode
 from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
@@ -16,6 +17,8 @@ TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
 
 
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFJigbPYRIScW/hGpCc4ncuZfk+MHQ4nM2d4Pk4vF2zA"
+KINDS = ("ssh-rsa", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521")
+OTHER_KEYS = [f"{kind} {b64encode(len(kind).to_bytes(4) + kind.encode() + b'key').decode()}" for kind in KINDS]
 
 
 def parse(document: bytes) -> list[Machine]:
@@ -28,6 +31,7 @@ def parse(document: bytes) -> list[Machine]:
         ({"Location": "Rack 1"}, {"location": "Rack 1"}),
         ({"Addr": "2001:db8::1"}, {"address": ip_address("2001:db8::1")}),
         *(({"HostKey": HOST_KEY + comment}, {"host_key": HOST_KEY}) for comment in ("", " root@rack1", "\n")),
+        *(({"HostKey": key}, {"host_key": key}) for key in OTHER_KEYS),
         *(
             ({"Labels": each}, {"labels": {"role": "db", "gpu": ""}})
             for each in ({"role": "db", "gpu": ""}, "role=db gpu")
