@@ -194,6 +194,9 @@ def functions(ssh_private_key: str) -> Iterator[Functions]:
             return said(400, __type="ParameterNotFound")
         return said(200, Parameter={"Name": name, "Value": secrets[name]})
 
+    first = _FORKING.Process(target=int)  # which waits until the parent of all has imported everything
+    first.start()
+    first.join()
     with scripted_server(answer) as server:
         yield Functions(server.url)
 
@@ -259,7 +262,7 @@ def load(fleet: Fleet, functions: Functions, at_once: int, seconds: float, seed:
         chance = Random(seed + by)
         while time.monotonic() < end:
             function = chance.choice((*LOOPS, "agent_api"))
-            at = chance.randint(1, 30) if chance.random() < 1 / 3 else None
+            at = chance.randint(1, 12) if chance.random() < 1 / 3 else None
             with lock:
                 event = event_of(chance.choice(agents).request()) if function == "agent_api" else None
             after = chance.random() < 1 / 2
