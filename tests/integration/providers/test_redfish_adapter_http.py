@@ -255,6 +255,9 @@ def test_a_session_is_closed_after_use(site: Site) -> None:
         assert adapter.get_machine(NAME, site.deadline).status is ProviderStatus.RUNNING
     assert site.bmc.sessions == {}
     assert [call.split()[0] for call in site.bmc.calls[:4]] == ["GET", "POST", "GET", "DELETE"]
+    for root in ("{}", "[]"):  # without the place of the sessions: they are where the standard has them
+        site.bmc.faults.add(FakeAnswer(method="GET", path="/redfish/v1/", status=200, body=root))
+        assert adapter.get_machine(NAME, site.deadline).status is ProviderStatus.RUNNING
 
 
 def test_time_is_kept_for_closing_a_session(site: Site) -> None:
