@@ -27,7 +27,6 @@ PARTS = {
         "integration/chaos/test_faults_matrix.py",
         "integration/transactions/test_locks.py::test_the_second_writer_sees_the_change_of_the_first",
         "integration/chaos/test_lost_heartbeats.py::test_large_fleets_keep_the_same_rules",
-        "acceptance/test_build.py::test_the_same_source_builds_the_same_bytes",
         "acceptance/test_demo.py::test_the_demo_creates_machines_at_a_provider",
         "acceptance/test_interrupts.py::test_an_interrupted_environment_leaves_nothing_but_one_line",
         "acceptance/test_interrupts.py::test_even_an_environment_that_is_killed_leaves_nothing_behind",
