@@ -341,7 +341,6 @@ class Scheduler:
             while self._environment.fleet.sql(_THERE, pids=pids)[0][0]:
                 assert time.monotonic() < end, "the server does not see that a client is gone"
                 time.sleep(_LOOK_SECONDS)
-                warm.end_idle()  # a thread that is not yet at its end may have closed its connection meanwhile
             with self._change:
                 for each in self._threads:
                     if each.actor is actor and each.state is _State.STOPPED:

@@ -74,6 +74,9 @@ def _taken(key: str) -> Driver | None:
             found[1].run("RESET ALL")
         except FAULTS:  # a test ended it
             _end(found[1])
+        except BaseException:  # a test killed the caller
+            _end(found[1])
+            raise
         else:
             return found[1]
 
@@ -90,6 +93,9 @@ def _retire(driver: Driver, key: str, sock: socket.socket) -> None:
     except FAULTS:
         _end(driver)
         return
+    except BaseException:  # a test killed the caller
+        _end(driver)
+        raise
     with _lock:
         _idle.append((key, driver))
         if len(_idle) > _MOST:
