@@ -5,10 +5,11 @@ from uuid import UUID
 import pytest
 from shepherd_core.bmdb.listings import provider_facts
 from shepherd_core.bmdb.machines import lookup, pauses
+from shepherd_core.bmdb.recovery import explain
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.provider import MachineNotFound, ProviderUnavailable
-from shepherd_core.domain.machine import Availability, Machine, ProviderId, ProviderStatus
+from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId, ProviderStatus
 from shepherd_core.domain.provider import Capability
 from shepherd_core.rules.budget import BudgetLimits
 from shepherd_core.telemetry import Metric
@@ -151,3 +152,9 @@ def test_a_release_without_an_answer_is_asked_for_again(env: Failing) -> None:
     env.wait(12)
     assert env.provider.asked == ["release"] * 2
     assert env.release[-1] is True
+
+
+def test_no_other_step_comes_soon_after_the_last(env: Failing) -> None:
+    env.tick()
+    recovery = {each.process: each for each in explain.why(env.fleet.connection, env.machine)}[Process.RECOVERY]
+    assert (recovery.blocked_by, recovery.because) == ("backoff", "waiting: no other step so soon after the last")
