@@ -15,9 +15,24 @@ from shepherd_core.domain.errors.machine import AgentExited, MalformedAnswer, Ta
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.records import BadAgent
 
+from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.fleet import Fleet, claimed
 
 START = Process.AGENT_START
+
+
+def test_a_heartbeat_touches_nothing_but_its_row(fleet: Fleet, connection: Connection) -> None:
+    """It is the write that the whole fleet causes all the time; it must not wait for a claim either."""
+    machine_id = fleet.unhealthy_machine()
+    work.start_work(fleet.open_session(), machine_id, "?")
+    before = fleet.content()
+    fleet.connection.script(
+        "BEGIN; UPDATE work SET began_at = began_at; UPDATE machine_provided SET provider_id = provider_id"
+    )
+    assert record_heartbeat(fleet.connect(), machine_id)
+    fleet.connection.roll_back()
+    assert {table for table, rows in fleet.content().items() if rows != before[table]} == {"machine_agent_heartbeat"}
+    assert fleet.sql("SELECT clock_timestamp() - agent_heartbeat_at < interval '1 minute' FROM machine_agent_heartbeat")
 
 
 def test_a_machine_is_found_by_what_operators_see(fleet: Fleet, connection: Connection) -> None:

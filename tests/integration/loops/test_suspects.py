@@ -6,6 +6,7 @@ from collections.abc import Collection
 from uuid import UUID
 
 import pytest
+from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.recovery import explain, remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
@@ -151,6 +152,26 @@ def test_history_and_why_say_that_the_function_died(functions: Functions) -> Non
     assert verdicts[0].because == f"waiting: {cause}"
 
 
+@pytest.mark.parametrize("refused", [False, True])
+def test_work_that_ends_starts_the_count_over(functions: Functions, refused: bool) -> None:
+    """Also by a failure: the function survived it. So deaths at different times never add up."""
+    fleet = functions.fleet
+    machine = fleet.provided_machine()
+    for _ in range(5):
+        fleet.pass_time(LONGEST)
+        fleet.provided_machine()
+        functions.killers = [machine]
+        functions.invoke()
+        fleet.pass_time(30)
+        functions.killers = ()
+        functions.refusing = [machine] if refused else ()
+        assert machine in functions.invoke().machines
+        if not refused:
+            fleet.change(f"DELETE FROM machine_agent_started WHERE machine_id = '{machine}'")
+    assert functions.quarantined() == set()
+    assert fleet.sql("SELECT 1 FROM work_backoff WHERE deaths > 0") == []
+
+
 def test_an_outage_of_the_functions_quarantines_no_machine(functions: Functions) -> None:
     """
     A broken deployment kills every function, with any machine: none of them is proved to be the cause.
@@ -210,6 +231,19 @@ def test_only_work_ended_between_two_deaths_proves_that_functions_work(
     assert remediation.quarantine_killer(session, held) is proved
 
 
+def test_many_killers_are_quarantined_while_others_are_worked_on(functions: Functions) -> None:
+    """They must not pass for an outage: the work on other machines ends."""
+    fleet = functions.fleet
+    killers = functions.killers = {fleet.provided_machine() for _ in range(4)}
+    for _ in range(30):
+        fleet.pass_time(LONGEST)
+        functions.invoke()
+        fleet.provided_machine()
+        functions.invoke()
+    assert functions.quarantined() == killers
+    assert functions.open() <= {max(functions.open(), default=None)}
+
+
 def test_suspects_are_claimed_one_at_a_time_after_the_others(fleet: Fleet, clock: ManualClock) -> None:
     """Nothing is claimed beside one, and two claims at once never take the same one."""
     suspects = {fleet.provided_machine() for _ in range(2)}
@@ -251,3 +285,16 @@ def test_a_suspect_waits_for_threads_of_abandoned_work(functions: Functions) -> 
     abandoned.set()
     thread.join()
     assert functions.invoke().machines == [suspect]
+
+
+@pytest.mark.parametrize("seconds", [0, 60])
+def test_an_operator_may_end_the_suspicion(functions: Functions, seconds: float) -> None:
+    """After the cause is known, the machine is worked on as any other, also if its backoff is over."""
+    fleet = functions.fleet
+    machine = fleet.provided_machine()
+    functions.killers = [machine]
+    functions.invoke()
+    fleet.pass_time(seconds)
+    assert remediation.retry(fleet.connection, machine, reason="me: mended")
+    assert [held.deaths for held in claimed(fleet.open_session(), START)] == [0]
+    assert lookup.show_machine(fleet.connection, machine).backoffs == []

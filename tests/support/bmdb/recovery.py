@@ -1,5 +1,6 @@
 """The environments of the Recoverer's tests: machines of the BMDB, and a provider that has them all."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
@@ -13,12 +14,12 @@ from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure, Work
 from shepherd_core.domain.budget import Brake
-from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.clock import Deadline, Permission
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.machine import SshTimedOut
-from shepherd_core.domain.machine import Process
-from shepherd_core.domain.remediation import REBOOT, StepKind, provider_steps
+from shepherd_core.domain.machine import Process, ProviderId
+from shepherd_core.domain.remediation import QUARANTINE, REBOOT, Step, StepKind, Timeouts, provider_steps
 from shepherd_core.loops import runner
 from shepherd_core.loops.base import Task
 from shepherd_core.loops.dry_run import DryRun, dry_run
@@ -67,8 +68,11 @@ class RecoveryEnvironment:
         self.fleet = fleet
         self.clock = clock
         self.provider = FakeSteps()
-        self.policy = defaults.POLICY
+        self.policy: str | tuple[Step, ...] = defaults.POLICY
+        """As text, or steps that the product does not have."""
         self.failed_policy = ""
+        self.takes: dict[StepKind, Callable[[ProviderId, Permission], None]] = {}
+        """How steps are taken for which the provider is not asked."""
         self.limits = defaults.LIMITS
         self.reporting: list[UUID] = []
         """The machines that report in each tick."""
@@ -77,13 +81,27 @@ class RecoveryEnvironment:
         self.look: Look | None = None
         """With which the Recoverer looks at machines."""
 
+    def begin_with_tickets(self) -> list[str]:
+        """Let the policy begin with a step that only opens a ticket; return the machines that it was taken on."""
+        told: list[str] = []
+
+        def tell(machine: ProviderId, permission: Permission) -> None:
+            permission.confirm()
+            told.append(machine)
+
+        ticket = StepKind(name="ticket", reboots=False, loses_agent=False)
+        self.takes = {ticket: tell}
+        timeouts = Timeouts(boot_wait=0, grace=30 * MINUTE, cooldown=0)
+        self.policy = Step(ticket, 1, timeouts), Step(REBOOT, 1, timeouts), Step(QUARANTINE, 1, timeouts)
+        return told
+
     @property
     def loop(self) -> Recoverer:
+        policy = defaults.policy(self.policy) if isinstance(self.policy, str) else self.policy
         failed = defaults.policy(self.failed_policy) if self.failed_policy else ()
         timeouts = replace(TIMEOUTS, failed_steps=bool(failed))
-        policy = defaults.policy(self.policy)
         rules = replace(defaults.RULES, timeouts=timeouts, policy=policy, failed_policy=failed, limits=self.limits)
-        return Recoverer(self.provider, provider_steps(self.provider), rules, self.look)
+        return Recoverer(self.provider, provider_steps(self.provider) | self.takes, rules, self.look)
 
     def run(self, connection: Connection | None = None, concurrency: int = 10) -> dict[Metric, float]:
         """Run one invocation; unless the test is about an outage, another function reached the BMDB before."""
@@ -154,6 +172,13 @@ class OneMachine(RecoveryEnvironment):
             self.run()
             minutes -= every
 
+    def take_elsewhere(self) -> None:
+        self.fleet.sql(
+            "INSERT INTO work_history (machine_id, process, event, step) "
+            "VALUES (:id, 'ShepherdRecovery', 'Finished', 'reboot')",
+            id=self.healthy,
+        )
+
     def start_agent(self, *, fails: bool = False, error: ShepherdError | None = None) -> bool:
         """Do the Initializer's work on the machine; False: it is not due for that."""
         session = self.fleet.open_session()
@@ -176,12 +201,13 @@ class OneMachine(RecoveryEnvironment):
         seen_at: datetime | None = None,
     ) -> ActionOutcome:
         """Take a step on a machine, as it is now or was seen."""
-        used = connection or self.fleet.connection
+        assert isinstance(self.policy, str)
+        policy, used = defaults.policy(self.policy), connection or self.fleet.connection
         step = Reboot(
             provider=self.provider,
             connection=used,
             clock=self.clock,
-            step=step_of(defaults.policy(self.policy), kind),
+            step=step_of(policy, kind),
             steps=Steps(provider_steps(self.provider), defaults.RULES.backoff),
             reset_after_seconds=defaults.RULES.reset_after_seconds,
             machine_seconds=60,

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
@@ -14,10 +15,11 @@ import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.agent.takeover import Dialer, MachineConnection
-from shepherd_core.bmdb.recovery import budget
+from shepherd_core.bmdb.recovery import budget, remediation
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors import SecretMissing, ShepherdError
-from shepherd_core.domain.errors.machine import SshForkServerLost
+from shepherd_core.domain.errors import SecretMissing, ShepherdError, TimeLimitExceeded
+from shepherd_core.domain.errors.machine import AgentRefused, SshForkServerLost, SshUploadFailed
+from shepherd_core.domain.machine import Process
 from shepherd_core.domain.remediation import AgentState
 from shepherd_core.loops.look import Look
 from shepherd_core.telemetry import Metric
@@ -25,8 +27,8 @@ from shepherd_core.telemetry import Metric
 from tests.conftest import ManualClock
 from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.agents.ssh_server import KEY, SshServer
-from tests.support.bmdb.fleet import PROVIDER, Fleet
-from tests.support.bmdb.recovery import MINUTE, TICK_MINUTES, OneMachine
+from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed
+from tests.support.bmdb.recovery import MINUTE, TICK_MINUTES, OneMachine, begun
 
 RUNS, ENDED, INSTALLS = AgentState.RUNS, AgentState.ENDED, AgentState.INSTALLS
 
@@ -120,6 +122,16 @@ def test_a_machine_that_is_alive_is_not_interrupted(env: LookSetup, stopped: boo
     assert env.start_agent()
 
 
+def test_a_living_machine_that_takes_no_agent_is_not_interrupted(env: LookSetup) -> None:
+    """The restart took its agent's facts, but not its agent: it is still healthy as far as is known."""
+    env.run_agent()
+    env.error = SshUploadFailed("disk full")
+    env.watch_and_start(3 * 60)
+    assert len(env.causes) >= 3
+    assert set(env.causes) == {RUNS}
+    assert env.provider.asked == []
+
+
 @pytest.mark.parametrize("text", [None, "", "nonsense\n", "0\n"])
 def test_an_agent_is_found_without_its_pid_file(env: LookSetup, text: str | None) -> None:
     """The file may be gone, or was never written since the disk was full; the agent runs all the same."""
@@ -165,6 +177,30 @@ def test_an_installation_is_waited_for(env: LookSetup, as_command: bool) -> None
     env.stop()
     env.run_agent()
     assert env.watch_and_start(30) == 1, "its agent is restarted when the installation has ended"
+    assert env.provider.asked == []
+
+
+def test_an_installation_is_waited_for_after_a_quarantine(env: LookSetup) -> None:
+    """Its new agent is refused until the installation has ended, which may take longer than the grace."""
+    env.fleet.sql(
+        "INSERT INTO work_history (machine_id, process, event, step, timestamp) "
+        "VALUES (:id, 'ShepherdRecovery', 'Attempted', 'reboot', now() - interval '2 hours')",
+        id=env.machine,
+    )
+    env.fleet.sql(
+        "INSERT INTO machine_quarantine (machine_id, quarantined_at, kind, cause) "
+        "VALUES (:id, now(), 'steps-used-up', '?')",
+        id=env.machine,
+    )
+    assert remediation.unquarantine(env.fleet.connection, env.machine, reason="it is well")
+    env.error = AgentRefused("an installation goes on")
+    install = env.agent.with_name("agent.install")
+    install.touch()
+    with install.open() as opened:
+        env.run_agent(opened)
+    env.watch_and_start(3 * 60)
+    assert len(env.causes) >= 2
+    assert set(env.causes) == {INSTALLS}
     assert env.provider.asked == []
 
 
@@ -302,3 +338,26 @@ def test_a_look_that_fails_by_our_fault_interrupts_nothing(env: LookSetup, witho
     env.look_with(SshDialer(KEY, "root", env.server.port, connect_timeout=5))
     env.watch_and_start(TICK_MINUTES)
     assert env.causes == [RUNS]
+
+
+def test_a_step_recorded_too_late_leaves_the_host_key(env: LookSetup) -> None:
+    """It may be on record nevertheless, with the key deleted; nothing was done to the machine."""
+    env.policy = "reinstall,quarantine"
+    _refuse(env)
+    session = env.fleet.open_session()
+    (held,) = claimed(session, Process.RECOVERY)
+    env.settle()
+    loop = env.loop
+    loop.admit(session, PROVIDER)
+    task = begun(loop, session, held, Deadline(env.clock, 60))
+
+    def ask(decided: object) -> None:
+        task.ask(decided)
+        assert "host_key" not in env.fleet.facts(env.machine)
+        raise TimeLimitExceeded
+
+    outcome = loop.work_on(replace(task, ask=ask))
+    assert loop.finish(session, {held: outcome}) == {env.machine}
+    assert env.provider.asked == []
+    assert "host_key" in env.fleet.facts(env.machine)
+    assert [event for event, _, _ in env.told][-3:] == ["Attempted", "NotTaken", "Failed"]

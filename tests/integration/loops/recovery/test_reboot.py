@@ -11,7 +11,7 @@ from shepherd_core.domain.errors.machine import SshTimedOut
 from shepherd_core.domain.errors.provider import NotSupported, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.provider import Capability
-from shepherd_core.domain.remediation import POWER_CYCLE
+from shepherd_core.domain.remediation import POWER_CYCLE, REBOOT, StepKind
 from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult
 from shepherd_core.telemetry import Metric
 
@@ -19,6 +19,10 @@ from tests.conftest import ManualClock
 from tests.support.bmdb.fleet import Fleet, claimed
 from tests.support.bmdb.recovery import OneMachine
 from tests.support.providers.fake_provider import FakeSteps, refuse
+
+
+class Killed(BaseException):
+    """The end of a process."""
 
 
 class Desk(OneMachine):
@@ -39,6 +43,11 @@ class Desk(OneMachine):
             id=machine_id,
         )
         return [row[0] for row in rows]
+
+    def expire_sessions(self) -> None:
+        """Let the functions and commands that run now have died, as others see it."""
+        self.fleet.sql("UPDATE sessions SET deadline = clock_timestamp() - interval '1 second'")
+        self.fleet.open_session(connection=self.fleet.connect()).close()
 
 
 @pytest.fixture
@@ -63,6 +72,35 @@ def test_rebooting_a_healthy_machine_starts_its_policy_over(desk: Desk) -> None:
     desk.fail_agent_start()
     desk.watch(36)
     assert desk.provider.asked[:2] == ["reboot", "reboot"], "not quarantine: the old power cycle does not count"
+
+
+@pytest.mark.parametrize("end", ["killed", "interrupted"])
+@pytest.mark.parametrize("moment", ["before", "then"])
+@pytest.mark.parametrize("kind", [REBOOT, POWER_CYCLE])
+def test_a_dead_commands_step_is_neither_repeated_nor_lost(desk: Desk, kind: StepKind, moment: str, end: str) -> None:
+    """The machine may be booting: the Recoverer waits for its grace, also after a step that is not in its policy."""
+    desk.policy = "reboot:2,quarantine"
+
+    def die(_: str) -> None:
+        if end == "killed":
+            desk.expire_sessions()
+        raise Killed
+
+    setattr(desk.provider, moment, die)
+    with pytest.raises(Killed):
+        desk.take(desk.machine, kind)
+    setattr(desk.provider, moment, lambda _: None)
+    asked = [kind.name] if moment == "then" else []
+    ended = "Expired" if end == "killed" else "Canceled"
+    assert desk.told(desk.machine) == ["Started", kind.name, ended]
+    desk.watch(8)
+    assert desk.provider.asked == asked
+    assert desk.told(desk.machine)[3:] == ["Started", "Finished"], "it waits for the outcome, and begins no attempt"
+    desk.fail_agent_start()
+    desk.watch(20)
+    assert desk.provider.asked == asked
+    desk.watch(16)
+    assert desk.provider.asked == [*asked, "reboot"]
 
 
 def test_two_operators_interrupt_a_machine_once(desk: Desk) -> None:

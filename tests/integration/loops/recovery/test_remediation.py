@@ -1,11 +1,12 @@
 """The remediation policy on a real database: the steps for an unhealthy machine, their order and their end."""
 
 import pytest
-from shepherd_core.bmdb.recovery import remediation
+from shepherd_core.bmdb.recovery import explain, remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work.work import Work
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors.machine import SshHostKeyChanged
 from shepherd_core.domain.errors.provider import (
     NotSupported,
     ProviderRefused,
@@ -26,13 +27,21 @@ from shepherd_core.telemetry import Metric
 from tests.conftest import ManualClock
 from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed
-from tests.support.bmdb.recovery import OneMachine, begun
+from tests.support.bmdb.recovery import MINUTE, TICK_MINUTES, OneMachine, begun
 from tests.support.providers.fake_provider import refuse
 
+GRACE = 30 * MINUTE
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 
 
 class RemediationSetup(OneMachine):
+    def report(self, minutes: int) -> None:
+        for _ in range(0, minutes, TICK_MINUTES):
+            self.fleet.pass_time(TICK_MINUTES * MINUTE)
+            for machine in (self.machine, self.healthy):
+                assert record_heartbeat(self.fleet.connection, machine)
+            self.run()
+
     def pin(self) -> None:
         self.fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'ssh-ed25519 AAAA', now())", id=self.machine)
 
@@ -56,12 +65,89 @@ def env(fleet: Fleet, clock: ManualClock) -> RemediationSetup:
     return RemediationSetup(fleet, clock)
 
 
+@pytest.mark.parametrize(
+    ("minutes", "told"),
+    [(10, ["reboot"] * 3 + ["power-cycle"] * 2), (62, ["reboot", *["Healthy", "reboot"] * 4])],
+)
+def test_the_policy_starts_over_after_an_hour_of_health(env: RemediationSetup, minutes: int, told: list[str]) -> None:
+    """A fault once a month is no reason for a quarantine; ten minutes of reports between two are no recovery."""
+    for _ in range(4):
+        env.run()
+        env.watch(3)
+        assert env.start_agent()
+        env.report(minutes)
+        env.watch(11)
+    assert env.provider.asked == [step for step in told if step != "Healthy"]
+    assert env.told == told
+
+
 def work_of(env: RemediationSetup, session: Session) -> tuple[Recoverer, Work, Task]:
     (held,) = claimed(session, RECOVER)
     env.settle()
     loop = env.loop
     loop.admit(session, PROVIDER)
     return loop, held, begun(loop, session, held, Deadline(env.clock, 60, session.seconds_left))
+
+
+@pytest.mark.parametrize("policy", ["reboot:2,quarantine", "reinstall:2,quarantine"])
+def test_a_step_whose_function_died_counts_and_is_not_repeated(env: RemediationSetup, policy: str) -> None:
+    """The machine may be booting, or half installed. What came of it is seen when it comes back, or does not."""
+    env.policy = policy
+    env.pin()
+    session = env.fleet.open_session()
+    loop, _, attempt = work_of(env, session)
+    loop.work_on(attempt)
+    env.fleet.expire(session)  # and there it ended
+    (step,) = env.provider.asked
+    env.watch(1)  # it ends the work, and the machine backs off
+    env.watch(1)
+    assert env.provider.asked == [step]
+    assert env.told == [step, "Expired"]
+    assert env.fleet.facts(env.machine) == {"rebooted"} | ({"host_key"} if step == "reboot" else set())
+    env.watch(3)
+    assert env.start_agent(fails=True)
+    env.watch(30)
+    assert env.provider.asked == [step] * 2
+    env.watch(3)
+    assert env.start_agent(fails=True)
+    env.watch(30)
+    assert env.quarantined, "two attempts, the one that died among them"
+
+
+@pytest.fixture
+def tickets(env: RemediationSetup) -> list[str]:
+    """Let the policy begin with a step that only opens a ticket; return the machines that it was taken on."""
+    return env.begin_with_tickets()
+
+
+def test_a_step_that_keeps_the_agent_changes_no_fact(env: RemediationSetup, tickets: list[str]) -> None:
+    """An agent that reports again is the same agent: with its key deleted, its heartbeats would be refused."""
+    env.pin()
+    before = env.fleet.facts(env.machine)
+    assert "agent_started" in before
+    env.run()
+    assert len(tickets) == 1
+    assert env.fleet.facts(env.machine) - {"grace"} == before
+    assert not env.start_agent()
+    env.report(120)
+    env.watch(12)
+    assert len(tickets) == 2, "it reported for long enough, so that the policy starts over"
+    assert not env.provider.asked
+
+
+def test_a_step_that_keeps_the_agent_lets_agents_be_started(env: RemediationSetup, tickets: list[str]) -> None:
+    """Of a machine that has no agent: it stays due for one."""
+    env.policy, policy = "restart-agent:1,quarantine", env.policy
+    env.run()
+    env.policy = policy
+    assert env.start_agent(fails=True)
+    env.watch(31)
+    assert len(tickets) == 1
+    assert env.start_agent(fails=True)
+    env.watch(29)
+    assert env.provider.asked == []
+    env.watch(TICK_MINUTES)
+    assert (len(tickets), env.provider.asked) == (1, ["reboot"])
 
 
 @pytest.mark.parametrize("kind", STEPS.values(), ids=STEPS)
@@ -127,3 +213,15 @@ def test_a_reporting_machine_loses_neither_its_agent_nor_its_freedom(env: Remedi
     assert env.fleet.facts(env.machine) >= {"agent_started", "agent_heartbeat"}
     assert not env.quarantined
     assert env.provider.asked == []
+
+
+def test_machines_without_ssh_access_are_counted_and_explained(env: RemediationSetup) -> None:
+    """No loop cures them, so an operator must see them."""
+    env.run()
+    env.watch(3)
+    env.start_agent(error=SshHostKeyChanged("it has another key"))
+    env.watch(12)
+    assert env.run()[Metric.NO_ACCESS] == 1
+    start, recover = explain.why(env.fleet.connection, env.machine)
+    assert start.eligible
+    assert recover.because == ("its agent start fails for a reason that no reboot can remove: it has another key")

@@ -1,0 +1,73 @@
+"""What is decided follows from the kinds of failures, and from no text: names and sentences may change."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import pytest
+from shepherd_core.bmdb.machines import overview
+from shepherd_core.bmdb.machines.search import Search, matching
+from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors.kinds import FailureKind
+from shepherd_core.domain.errors.machine import SshHostKeyChanged
+from shepherd_core.domain.errors.provider import (
+    ProviderError,
+    ProviderForbidden,
+    ProviderRefused,
+    ProviderUnavailable,
+)
+from shepherd_core.domain.remediation import AgentState
+from shepherd_core.loops import look
+
+from shepherdctl.descriptions.cures import cures
+from tests.conftest import ManualClock
+from tests.support.bmdb.fleet import Fleet
+from tests.support.bmdb.recovery import OneMachine
+from tests.support.errors import ALL
+from tests.support.providers.fake_provider import refuse
+
+HISTORY = "SELECT event, step, kind, fault, seen FROM work_history WHERE machine_id = :id ORDER BY timestamp"
+
+
+@contextmanager
+def renamed() -> Iterator[None]:
+    names, texts = {error: error.__name__ for error in ALL}, dict(look.TEXTS)
+    try:
+        for number, error in enumerate(ALL):
+            error.__name__ = f"Renamed{number}"
+        ShepherdError.__str__ = lambda _: "NotSupported: another sentence"  # type: ignore[method-assign]
+        look.TEXTS.update(dict.fromkeys(AgentState, "another sentence"))
+        yield
+    finally:
+        look.TEXTS.update(texts)
+        del ShepherdError.__str__
+        for error, name in names.items():
+            error.__name__ = name
+
+
+@pytest.mark.parametrize("error", [ProviderRefused("422"), ProviderForbidden("403"), ProviderUnavailable("503")])
+def test_renaming_changes_no_decision(fleet: Fleet, clock: ManualClock, error: ProviderError) -> None:
+    lives = []
+    for names in (nullcontext, renamed):
+        with names():
+            lives.append([*life(OneMachine(fleet, clock), error)])
+        fleet.change("TRUNCATE machines CASCADE", "TRUNCATE work_history")
+    assert lives[0] == lives[1]
+
+
+def life(env: OneMachine, error: ProviderError) -> Iterator[Any]:
+    env.provider.then, env.provider.answers = refuse(error), True
+    for _ in range(14):
+        env.take_elsewhere()
+        env.watch(20, every=10)
+        env.take_elsewhere()
+        env.start_agent(error=SshHostKeyChanged("another"))
+    yield env.fleet.sql(HISTORY, id=env.machine)
+    yield env.provider.asked
+    yield env.fleet.sql("SELECT kind FROM machine_quarantine")
+    failing = overview.failures(env.fleet.connection)
+    yield [(each.loop, each.kind, each.count) for each in failing]
+    yield [each.partition(": ")[2] for each in cures(each.kind for each in failing)]
+    for kind in (error.kind, FailureKind.STEPS_USED_UP):
+        found = matching(env.fleet.connection, Search(kinds=(kind,)))
+        yield [machine.machine_id == env.machine for machine in found]
