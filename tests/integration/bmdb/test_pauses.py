@@ -132,6 +132,18 @@ def test_all_pauses_of_a_machine_are_shown_oldest_first(fleet: Fleet) -> None:
     assert listed.pause_ids == lookup.show_machine(fleet.connection, machine_id).pause_ids == made
 
 
+def test_the_longest_of_several_pauses_counts(fleet: Fleet) -> None:
+    machine_id = fleet.provided_machine()
+    session = fleet.open_session(seconds=DAY)
+    forever = pauses.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
+    pauses.pause(fleet.connection, owner="you", reason="?", machine_id=machine_id, seconds=600)
+    assert claimed(session, START) == []
+    assert pauses.resume(fleet.connection, forever)
+    assert claimed(session, START) == []
+    fleet.pass_time(600)
+    assert ids(claimed(session, START)) == [machine_id]
+
+
 def test_a_pause_that_is_over_is_not_the_same(fleet: Fleet) -> None:
     """Its time of creation would say that the machine has been paused all the while."""
     said: dict[str, Any] = {"owner": "me", "reason": "?", "machine_id": fleet.bare_machine(), "seconds": 60}

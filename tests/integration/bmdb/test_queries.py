@@ -4,11 +4,12 @@ from uuid import UUID, uuid4
 
 import pytest
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.machines import lookup
+from shepherd_core.bmdb.machines import lookup, pauses
+from shepherd_core.bmdb.machines.search import matching
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.work import history, work
 from shepherd_core.bmdb.work.work import Failure
-from shepherd_core.domain.errors import TimeLimitExceeded
+from shepherd_core.domain.errors import ShepherdError, TimeLimitExceeded
 from shepherd_core.domain.errors.bmdb import MachineUnknown
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.errors.machine import AgentExited, MalformedAnswer, TakeoverFailed
@@ -33,6 +34,34 @@ def test_a_heartbeat_touches_nothing_but_its_row(fleet: Fleet, connection: Conne
     fleet.connection.roll_back()
     assert {table for table, rows in fleet.content().items() if rows != before[table]} == {"machine_agent_heartbeat"}
     assert fleet.sql("SELECT clock_timestamp() - agent_heartbeat_at < interval '1 minute' FROM machine_agent_heartbeat")
+
+
+def test_the_list_shows_what_machines_need_and_what_blocks_them(fleet: Fleet, connection: Connection) -> None:
+    failed = fleet.provided_machine("failing")
+    session = fleet.open_session()
+    (held,) = claimed(session, START, provider="failing")
+    work.fail(session, {held: Failure(ShepherdError("no luck"), 600)})
+    machines = {
+        "bare": fleet.bare_machine(),
+        "unhealthy": fleet.unhealthy_machine(),
+        "failed": failed,
+        "paused": fleet.provided_machine(),
+        "in work": fleet.provided_machine(),
+    }
+    pause_id = pauses.pause(connection, owner="me", reason="?", machine_id=machines["paused"])
+    pauses.pause(connection, owner="me", reason="?", machine_id=machines["unhealthy"], seconds=-1)
+    work.start_work(session, machines["in work"], "?")
+    rows = {machine.machine_id: machine for machine in matching(connection)}
+    columns = ("provider", "needs", "backing_off", "being_worked_on", "pause_ids")
+    assert {
+        name: tuple(getattr(rows[machine_id], column) for column in columns) for name, machine_id in machines.items()
+    } == {
+        "bare": (None, None, False, False, []),
+        "unhealthy": ("static", "ShepherdRecovery", False, False, []),
+        "failed": ("failing", START, True, False, []),
+        "paused": ("static", START, False, False, [pause_id]),
+        "in work": ("static", START, False, True, []),
+    }
 
 
 def test_a_machine_is_found_by_what_operators_see(fleet: Fleet, connection: Connection) -> None:
@@ -78,14 +107,21 @@ def plant_history(fleet: Fleet, days: float, rows: int = 1) -> UUID:
     return machine_id
 
 
+def test_history_is_deleted_by_its_age_only(fleet: Fleet, connection: Connection) -> None:
+    plant_history(fleet, days=31)
+    young = plant_history(fleet, days=29)
+    assert history.delete_old_history(connection, days=30) == 1
+    assert fleet.sql("SELECT machine_id FROM work_history") == [[young]]
+    assert history.delete_old_history(connection, days=30) == 0
+
+
 def test_a_long_history_is_deleted_in_parts_oldest_first(fleet: Fleet, connection: Connection) -> None:
     """A retention that is set after years must not delay an invocation."""
     plant_history(fleet, days=40, rows=1100)
-    newer, young = plant_history(fleet, days=31), plant_history(fleet, days=29)
+    newer = plant_history(fleet, days=35)
     assert history.delete_old_history(connection, days=30) == 1000
     assert fleet.sql("SELECT 1 FROM work_history WHERE machine_id = :id", id=newer)
-    assert [history.delete_old_history(connection, days=30) for _ in range(2)] == [101, 0]
-    assert fleet.sql("SELECT machine_id FROM work_history") == [[young]]
+    assert history.delete_old_history(connection, days=30) == 101
 
 
 @pytest.mark.parametrize(("failing", "running", "bad"), [(3, 0, True), (2, 0, False), (9, 1, False)])

@@ -1,4 +1,4 @@
-"""Each statement's columns are the fields of its record, with their types; and the BMDB takes what the code writes."""
+"""Each statement's columns are the fields of its record, with their types."""
 
 import ast
 import builtins
@@ -17,10 +17,7 @@ from shepherd_core.bmdb.connection import read
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.statements import statements
 from shepherd_core.bmdb.wire import driver
-from shepherd_core.domain.errors import Fault
-from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.record import record
-from shepherd_core.domain.remediation import AgentState
 
 from tests.support.bmdb.fleet import Fleet
 
@@ -128,24 +125,3 @@ def test_text_is_stored_whatever_it_is(fleet: Fleet) -> None:
     fleet.bare_machine()
     for text in ("\udcff", "a\0b"):
         assert lookup.find_machines(fleet.connection, text, 1) == []
-
-
-@pytest.mark.parametrize("domain", ["failure_kind", "failure_fault"])
-def test_the_bmdb_knows_every_kind_and_fault(fleet: Fleet, domain: str) -> None:
-    """A failure that it refused would keep its machine locked until the session expires."""
-    (listed,) = fleet.sql(
-        "SELECT array_agg(m[1]) FROM pg_constraint c JOIN pg_type t ON t.oid = c.contypid, "
-        "regexp_matches(pg_get_constraintdef(c.oid), '''([a-z-]+)''', 'g') AS m WHERE t.typname = :domain "
-        "AND t.typnamespace = current_schema()::regnamespace",
-        domain=domain,
-    )[0]
-    assert set(listed) == set(FailureKind if domain == "failure_kind" else Fault)
-
-
-def test_the_bmdb_knows_everything_that_a_look_can_see(fleet: Fleet) -> None:
-    for state in AgentState:
-        fleet.sql(
-            "INSERT INTO work_history (machine_id, process, event, seen) "
-            "VALUES (gen_random_uuid(), 'ShepherdRecovery', 'Looked', :seen)",
-            seen=state,
-        )

@@ -1,5 +1,7 @@
 """Work: begun by a claim or for a named machine, ended once, and what each end changes."""
 
+from dataclasses import replace
+
 import pytest
 from shepherd_core.bmdb.agents import host_keys
 from shepherd_core.bmdb.recovery import remediation
@@ -8,11 +10,11 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.errors import ShepherdError
-from shepherd_core.domain.machine import HostKeyOrigin, Process
+from shepherd_core.domain.machine import HostKeyOrigin, Process, ProviderId
 from shepherd_core.domain.remediation import REBOOT, REINSTALL, USUAL_TIMEOUTS, NextStep, Step
 
 from tests.support import defaults
-from tests.support.bmdb.fleet import Fleet, claimed
+from tests.support.bmdb.fleet import Fleet, claimed, ids
 from tests.support.bmdb.work_ends import ENDS, End
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
@@ -105,3 +107,24 @@ def test_what_an_end_keeps_of_backoff_and_deaths(fleet: Fleet, session: Session,
     )
     end.end(session, claimed(session, end.process))
     assert fleet.sql("SELECT last_interval_seconds, deaths FROM work_backoff") == kept
+
+
+@pytest.mark.parametrize("other", [START, RECOVER])
+def test_a_backoff_is_of_one_machine_and_process(fleet: Fleet, session: Session, other: Process) -> None:
+    fleet.provided_machine() if other is START else fleet.unhealthy_machine()
+    (held,) = claimed(session, other)
+    work.fail(session, {held: Failure(ShepherdError("no luck"), 3600)})
+    fleet.provided_machine() if other is START else fleet.change("DELETE FROM machine_agent_started")
+    (held,) = claimed(session, START)
+    assert held.last_interval_seconds is None
+
+
+def test_work_on_a_named_machine_begins_due_or_not(fleet: Fleet, session: Session) -> None:
+    """An operator's reboot does not wait for a schedule, and no loop interferes."""
+    machine_id = fleet.provided_machine()
+    held = work.start_work(session, machine_id, "?")
+    assert held == replace(held, machine_id=machine_id, process=RECOVER, provider_id=ProviderId("machine-1"))
+    assert fleet.events(machine_id) == ["Started"]
+    assert claimed(session, START) == []
+    work.cancel(session, [held])
+    assert ids(claimed(session, START)) == [machine_id]

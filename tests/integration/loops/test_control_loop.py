@@ -371,6 +371,26 @@ def test_the_fleet_is_read_again_after_half_a_minute(fleet: Fleet, run: Runner, 
         run(FakeLoop())
 
 
+@pytest.mark.parametrize("concurrency", [1, 10])
+@pytest.mark.parametrize("error", [None, SshRefused()])
+def test_nothing_is_committed_when_the_session_was_lost(
+    fleet: Fleet, run: Runner, error: Exception | None, concurrency: int
+) -> None:
+    """Another session may have the machine by now, and the caller must learn that the invocation failed."""
+    machine = fleet.provided_machine()
+
+    def run_task(_: Task) -> None:
+        kill_sessions(fleet)
+        if error is not None:
+            raise error
+
+    with pytest.raises(SessionExpired):
+        run(FakeLoop(run_task), concurrency=concurrency)
+    assert not {"Finished", "Failed"} & set(fleet.events(machine))
+    assert fleet.facts(machine) == set()
+    assert lookup.show_machine(fleet.connection, machine).backoffs == []
+
+
 def test_when_the_runner_fails_no_effect_may_begin_any_more(
     fleet: Fleet, run: Runner, hang: Callable[[], None]
 ) -> None:

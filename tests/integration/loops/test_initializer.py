@@ -229,6 +229,18 @@ def test_an_agent_is_started_and_its_key_recorded(env: InitializerSetup, capsys:
     eventually(lambda: env.endpoint.heard == {str(machine_id)})
 
 
+def test_an_agent_that_is_there_already_is_not_uploaded_again(env: InitializerSetup) -> None:
+    """It may be a hundred megabytes. The new agent replaces the old one, and its key the old key."""
+    machine_id, name = env.machine()
+    env.run(agent=env.agent)
+    first_key, file = env.show(machine_id).agent_public_key, (env.pool.disk(name) / "root/agent").stat()
+    env.lose_agent(machine_id)
+    assert env.run(agent=env.agent)[Metric.FINISHED] == 1
+    assert (env.pool.disk(name) / "root/agent").stat() == file
+    assert env.show(machine_id).agent_public_key not in {None, first_key}
+    assert len(env.pool.agents(name)) == 1
+
+
 # --- host keys ---
 
 
@@ -301,6 +313,30 @@ class _Knowing(Edge):
 
 
 # --- failures ---
+
+
+def test_every_failure_of_ssh_is_recorded_by_name(env: InitializerSetup) -> None:
+    """The cause decides whether to look at the machine, its disk, its key or the network; the others go on."""
+    faults: dict[str, Callable[[str], None]] = {
+        "ssh-refused": env.pool.power_off,
+        "ssh-authentication-failed": env.pool.refuse_logins,
+        "ssh-upload-failed": env.pool.fill_disk,
+        "Finished": lambda _: None,
+    }
+    machines = {}
+    for cause, cause_fault in faults.items():
+        machines[cause], name = env.machine()
+        cause_fault(name)
+    counts = env.run()
+    assert (counts[Metric.FINISHED], counts[Metric.FAILED]) == (1, 3)
+    machines["ssh-timed-out"], name = env.machine()
+    env.pool.hang(name)
+    assert env.run(machine_seconds=2)[Metric.FAILED] == 1  # apart: for the others no time is too long
+    assert {cause: env.cause(machine_id).split(":")[0] for cause, machine_id in machines.items()} == {
+        cause: cause for cause in machines
+    }
+    for cause, machine_id in machines.items():
+        assert (env.show(machine_id).agent_started_at is not None) == (cause == "Finished")
 
 
 def test_an_agent_has_its_own_time_to_answer(env: InitializerSetup, script: Callable[[str], Path]) -> None:

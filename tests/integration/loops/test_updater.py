@@ -8,14 +8,16 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.listings.provider_facts import CHUNK
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.provider import Provider
 from shepherd_core.loops.updater import Updater
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock, log_lines
+from tests.support.bmdb.capacity import Killed
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
-from tests.support.bmdb.listings import UP, Listed, facts, name_of, plant, record, rows
+from tests.support.bmdb.listings import UP, Listed, Watched, facts, name_of, plant, record, rows
 
 Counts = dict[Metric, float]
 Run = Callable[..., Counts]
@@ -23,22 +25,16 @@ Run = Callable[..., Counts]
 MINUTE = 60
 MANY = 2 * CHUNK + 1
 OTHER_TABLES = ("machine_provided", "provider_listings", "sessions", "ticks")
-
-
-class Watched(Connection):
-    """A connection that records the statements that were run, and after each lets a test do something."""
-
-    def __init__(self, fleet: Fleet, after: Callable[[str], object] = lambda name: None) -> None:
-        super().__init__(fleet.settings, None, fleet._clock)
-        fleet._connections.append(self)
-        self.ran: list[str] = []
-        self._after = after
-
-    def run(self, name: str, /, **parameters: Any) -> list[list[Any]]:
-        self.ran.append(name)
-        rows = super().run(name, **parameters)
-        self._after(name)
-        return rows
+STATEMENTS = (
+    "open_session",
+    "check_listing",
+    "loop_paused",
+    "begin_listing",
+    "all_facts",
+    "write_facts",
+    "end_listing",
+)
+"""What an invocation over all machines runs, before it closes its session."""
 
 
 @pytest.fixture
@@ -75,6 +71,11 @@ def plant_many(fleet: Fleet, listed: Listed) -> None:
     )
     for (name,) in fleet.sql("SELECT provider_id FROM machine_provided"):
         listed.put(name)
+
+
+def moved(fleet: Fleet) -> int:
+    found: int = fleet.sql("SELECT count(*) FROM machine_provided WHERE provider_location = 'ams'")[0][0]
+    return found
 
 
 def listed_ago(fleet: Fleet) -> float | None:
@@ -219,11 +220,76 @@ def test_a_concurrent_run_ends_without_asking_the_provider(fleet: Fleet, listed:
     assert listed.asked == 1
 
 
+@pytest.mark.parametrize("successor", ["none", "another", "another, and its own renewal comes late"])
+def test_an_older_listing_writes_nothing(fleet: Fleet, listed: Listed, run: Run, successor: str) -> None:
+    """A function that was frozen for an hour wakes up with a listing that is an hour old."""
+    (machine_id,) = plant(fleet, listed, 1)
+
+    def overtake() -> None:
+        fleet.sql("UPDATE sessions SET deadline = deadline - interval '1 hour'")
+        listed.put(name_of(fleet, machine_id), location="fra")
+        if successor != "none":
+            assert run(listed, connection=fleet.connect())[Metric.UPDATED] == 1
+        if "late" in successor:
+            fleet.sql("UPDATE sessions SET deadline = deadline + interval '1 hour'")
+
+    listed.meanwhile = overtake
+    with pytest.raises(SessionExpired):
+        run(listed)
+    newer = ["r", "192.0.2.1", "fra", "Running"]
+    assert facts(fleet, machine_id) == ([None] * 4 if successor == "none" else newer)
+    run(listed)
+    assert facts(fleet, machine_id) == newer
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_an_invocation_killed_anywhere_is_completed_by_the_next(
+    fleet: Fleet, listed: Listed, run: Run, statement: str, when: str
+) -> None:
+    """Nothing is stuck, and no operator has to act."""
+    machines = plant(fleet, listed, 2)
+    with pytest.raises(Killed):
+        run(listed, connection=killed(fleet, when, statement))
+    fleet.sql("UPDATE sessions SET deadline = clock_timestamp()")
+    run(listed)
+    assert [facts(fleet, machine_id) for machine_id in machines] == [UP] * 2
+    assert listed_ago(fleet) is not None
+    fleet.pass_time(MINUTE)
+    asked = listed.asked
+    assert counted(run(listed)) == {}
+    assert listed.asked == asked
+
+
+def killed(fleet: Fleet, when: str, statement: str, nth: int = 1) -> Watched:
+    """Return a connection whose process ends before or after the nth time that it runs a statement."""
+    connection = Watched(fleet)
+
+    def die(name: str) -> None:
+        if connection.ran.count(statement) == nth and name in (statement, "close_session"):
+            raise Killed
+
+    setattr(connection, when, die)
+    return connection
+
+
+def test_an_invocation_killed_between_two_chunks_is_repeated(fleet: Fleet, listed: Listed, run: Run) -> None:
+    """What was written stays; what was not must not wait for an hour, although no machine is not_ready."""
+    plant_many(fleet, listed)
+    with pytest.raises(Killed):
+        run(listed, connection=killed(fleet, "before", "write_facts", 2))
+    fleet.sql("UPDATE sessions SET deadline = clock_timestamp()")
+    assert moved(fleet) == CHUNK
+    assert counted(run(listed)) == {"updated": MANY - CHUNK}
+    assert moved(fleet) == MANY
+
+
 def test_the_next_invocation_continues_after_a_timeout(
     fleet: Fleet, listed: Listed, run: Run, clock: ManualClock
 ) -> None:
     plant_many(fleet, listed)
-    connection = Watched(fleet, lambda name: clock.sleep(400 if name == "write_facts" else 0))
+    connection = Watched(fleet)
+    connection.after = lambda name: clock.sleep(400 if name == "write_facts" else 0)
     assert counted(run(listed, connection=connection, seconds=600)) == {"updated": 2 * CHUNK, "incomplete": 1}
     assert listed_ago(fleet) is None
     assert counted(run(listed)) == {"updated": MANY - 2 * CHUNK}

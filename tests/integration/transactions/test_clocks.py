@@ -20,6 +20,7 @@ from shepherdctl.database import Changes, CommandConnection
 from tests.conftest import ManualClock
 from tests.support.agents.signed_agent import endpoint
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
+from tests.support.bmdb.recovery import MINUTE, RecoveryEnvironment
 
 DAY = 24 * HOUR
 JUMPS = {"ahead by hours": 2 * HOUR, "ahead by a day": DAY, "back by hours": -2 * HOUR, "back by a day": -DAY}
@@ -127,3 +128,33 @@ def test_clocks_may_differ_within_the_tolerance(fleet: Fleet, clock: ManualClock
     fleet.move_clock(seconds)
     fleet.open_session()
     assert agent.reports(attempts=2)
+
+
+@jumps
+def test_a_dead_machine_is_recovered_in_its_usual_time(fleet: Fleet, clock: ManualClock, seconds: float) -> None:
+    """It dies while the clock is wrong; those that report are left alone."""
+    env = RecoveryEnvironment(fleet, clock)
+    env.after_outage = True  # all ticks are its own
+    agents = [Agent(fleet, clock) for _ in range(4)]
+    dead = Agent(fleet, clock)
+
+    def minute() -> None:
+        fleet.pass_time(MINUTE)
+        for agent in agents:
+            agent.reports(attempts=2)
+        try:
+            env.run()
+        except ClockDiffers:
+            assert clock.behind
+
+    for _ in range(5):
+        dead.reports()
+        minute()
+    fleet.move_clock(seconds)
+    dead.reports(attempts=2)
+    for _ in range(5):
+        minute()
+    fleet.move_clock(-seconds)
+    for _ in range(8):
+        minute()
+    assert {name for name, times in env.provider.reboots.items() if times} == {env.provider_id(dead.machine_id)}

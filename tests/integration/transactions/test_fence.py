@@ -10,7 +10,7 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import Process
 
-from tests.support.bmdb.fleet import Fleet, claimed
+from tests.support.bmdb.fleet import HOUR, Fleet, claimed
 from tests.support.bmdb.work_ends import ENDS, End
 
 T = TypeVar("T")
@@ -27,6 +27,21 @@ def session(fleet: Fleet) -> Session:
 
 FAIL = ENDS["end_undone (failed)"]
 each_end = pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+
+
+@each_end
+def test_only_work_that_was_not_lost_is_ended(fleet: Fleet, session: Session, end: End) -> None:
+    """A batch ends what it can; for a machine that another session took over, it must write nothing."""
+    lost, kept = end.due_machine(fleet), end.due_machine(fleet)
+    held = claimed(session, end.process)
+    fleet.sql("DELETE FROM work WHERE machine_id = :id", id=lost)
+    tags = fleet.facts(lost)
+
+    assert end.end(session, held) == {kept}
+    assert fleet.events(lost) == ["Started"]
+    assert fleet.facts(lost) == tags
+    assert fleet.sql("SELECT machine_id FROM work_backoff WHERE machine_id = :id", id=lost) == []
+    assert fleet.events(kept) == ["Started", end.event]
 
 
 def held_for_a_moment(fleet: Fleet, moment: float = MOMENT, end: End = FAIL) -> tuple[Session, work.Work]:
@@ -48,6 +63,25 @@ def test_an_end_that_waited_beyond_the_deadline_writes_nothing(fleet: Fleet, end
     assert fleet.held_up(lock, lambda: end.end(session, [held]), lambda: fleet.wait_until_dead(session)) == set()
     assert fleet.events(held.machine_id) == ["Started"]
     assert fleet.facts(held.machine_id) == tags
+
+
+@each_end
+def test_an_end_that_races_with_the_reaper_writes_nothing(fleet: Fleet, end: End) -> None:
+    """The session was reaped while its commit was on its way: the machine belongs to the next session."""
+    session, held = held_for_a_moment(fleet, end=end)
+    fleet.wait_until_dead(session)
+
+    def unit() -> Session:
+        successor = fleet.open_session(seconds=3 * HOUR)
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(end.end, session, [held]).result(timeout=20) == set()
+        return successor
+
+    successor = fleet.connection.transact(unit)
+    fleet.pass_time(HOUR)  # the backoff after a death
+    taken = claimed(successor, end.process)
+    assert fleet.events(held.machine_id) == ["Started", "Expired", "Started"]
+    assert end.end(successor, taken) == {held.machine_id}
 
 
 def test_a_session_that_is_being_renewed_is_not_reaped(fleet: Fleet) -> None:

@@ -307,3 +307,18 @@ def test_a_writer_changes_no_other_machine(fleet: Fleet, clock: ManualClock, sta
     with suppress(WorkConflict):
         DEEDS[deed](case, fleet.connect())
     assert rows_of(fleet, other) == before
+
+
+@pytest.mark.parametrize("state", ["given_up", "unheard"])
+@pytest.mark.parametrize("order", [("heartbeat", "forget"), ("forget", "heartbeat")], ids=" beside ".join)
+def test_either_a_machine_is_forgotten_or_it_has_reported(
+    hanging: Fleet, clock: ManualClock, state: str, order: tuple[str, str]
+) -> None:
+    """The first one wins completely: a machine that reports stays, and a forgotten one has no heartbeat left."""
+    case = Case(hanging, clock)
+    getattr(case, state)()
+    outcomes = dict(zip(order, beside(case, *order), strict=True))
+    decommissioned = bool(hanging.sql("SELECT 1 FROM machine_tombstone"))
+    assert (outcomes["heartbeat"] is None) == decommissioned == (outcomes["forget"] is None) == (order[0] == "forget")
+    heard = bool(hanging.sql("SELECT 1 FROM machine_agent_heartbeat WHERE agent_signed_at > 0"))
+    assert heard is not decommissioned

@@ -1,4 +1,4 @@
-"""Concurrent workers at each isolation level: each machine has at most one, and none waits for ever."""
+"""Concurrent workers: in every interleaving, and at each isolation level, each machine has at most one worker."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,19 +10,55 @@ import pytest
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.work import work
-from shepherd_core.domain.errors.bmdb import WorkConflict
+from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors.bmdb import SerializationConflict, WorkConflict
 from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.fleet import LEVELS, PROVIDER, Fleet, claimed, ids
 
-START = Process.AGENT_START
-WORKERS = 6
+START, RECOVER = Process.AGENT_START, Process.RECOVERY
+WORKERS, ROUNDS = 6, 15
 
 
 @pytest.fixture(autouse=True, params=LEVELS)
 def _level(fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[None]:
     with fleet.isolated(request.param):
         yield
+
+
+@pytest.mark.parametrize("process", [START, RECOVER])
+def test_six_workers_on_three_machines_never_collide(fleet: Fleet, process: Process) -> None:
+    machines = [fleet.provided_machine() if process is START else fleet.unhealthy_machine() for _ in range(3)]
+
+    def worker(number: int) -> int:
+        session = fleet.open_session(connection=fleet.connect())
+        worked = 0
+        for round_ in range(ROUNDS):
+            try:
+                found = claimed(session, process, 1 + number % 2)
+            except SerializationConflict:  # five times in a row, without the pauses of a real clock
+                continue
+            for held in found:
+                canceled = round_ % 2 and work.cancel(session, [held])
+                assert (canceled or work.fail(session, {held: work.Failure(ShepherdError(), 0)})) == {held.machine_id}
+                worked += 1
+        session.close()
+        return worked
+
+    fleet.connection.run("now")
+    with ThreadPoolExecutor(WORKERS) as pool:
+        worked = sum(pool.map(worker, range(WORKERS)))
+
+    assert worked >= len(machines)
+    for machine_id in machines:
+        rows = fleet.sql(
+            "SELECT event, session_id FROM work_history WHERE machine_id = :id ORDER BY timestamp", id=machine_id
+        )
+        for (start, starter), (end, ender) in zip(rows[::2], rows[1::2], strict=True):
+            assert start == "Started"
+            assert end in ("Failed", "Canceled")
+            assert starter == ender
+    assert len(fleet.sql("SELECT 1 FROM work_history")) == 2 * worked
 
 
 @pytest.mark.parametrize("name", ["claim", "start_work"])
@@ -81,3 +117,16 @@ def test_the_same_pause_by_two_at_once_is_one(fleet: Fleet) -> None:
     first, second = fleet.connect(), fleet.connect()
     made = fleet.behind(lambda: pauses.pause(first, **said), lambda: pauses.pause(second, **said), first)
     assert [each.pause_id for each in pauses.pauses_in_force(first)] == [made]
+
+
+def test_an_expired_session_that_commits_is_passed_over(fleet: Fleet) -> None:
+    """Its statement would fail, and the session that closes would be held up by one that is over."""
+    dead, session = (fleet.open_session(connection=fleet.connect()) for _ in range(2))
+    fleet.sql("UPDATE sessions SET deadline = now() - interval '1 hour' WHERE session_id = :id", id=dead.session_id)
+
+    def unit() -> None:
+        dead.connection.script("SELECT 1 FROM sessions WHERE deadline < now() FOR UPDATE")
+        session.close()
+
+    dead.connection.transact(unit)
+    assert fleet.sql("SELECT session_id FROM sessions") == [[dead.session_id]]

@@ -1,5 +1,7 @@
 """Sessions: alive until their deadline, and what happens to their work when they expire."""
 
+from shepherd_core.bmdb.session import Session
+from shepherd_core.bmdb.work import work
 from shepherd_core.domain.machine import Process
 
 from tests.conftest import ManualClock
@@ -19,6 +21,14 @@ def test_a_renewal_moves_the_deadline(fleet: Fleet, clock: ManualClock) -> None:
     assert session.seconds_left() == 60
     left = "SELECT extract(epoch FROM deadline - clock_timestamp()) FROM sessions"
     assert 59 < float(fleet.sql(left)[0][0]) <= 60
+
+
+def dead_session_with_work(fleet: Fleet) -> tuple[Session, work.Work]:
+    fleet.provided_machine()
+    session = fleet.open_session()
+    (held,) = claimed(session, START)
+    fleet.pass_time(3600)
+    return session, held
 
 
 def test_reaping_is_bounded_and_continues(fleet: Fleet) -> None:
@@ -43,3 +53,15 @@ def test_a_session_that_has_just_expired_is_not_deleted_yet(fleet: Fleet) -> Non
         fleet.pass_time(ago)
         fleet.open_session().close()
         assert fleet.sql("SELECT session_id FROM sessions") == left
+
+
+def test_a_session_is_renewed_during_a_slow_call(fleet: Fleet, clock: ManualClock) -> None:
+    session = fleet.open_session(seconds=3)
+    clock.now += 2
+
+    def slow() -> str:
+        fleet.wait_until("(SELECT deadline - created_at > interval '3.1 seconds' FROM sessions)")
+        return "listing"
+
+    assert session.run_renewing(slow) == "listing"
+    assert session.seconds_left() == 3

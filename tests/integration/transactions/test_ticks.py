@@ -27,6 +27,19 @@ def recorded(fleet: Fleet) -> list[list[Any]]:
     return fleet.sql("SELECT loop, outcome, cause, counts FROM ticks ORDER BY began_at")
 
 
+def test_a_tick_is_recorded_with_its_counts_and_settings(fleet: Fleet) -> None:
+    session = tick(fleet)
+    fleet.pass_time(5)
+    session.close(END)
+    (found,) = last_ticks(fleet.connection)
+    assert found.counts.items() >= {"claimed": 3, "finished": 2}.items()
+    assert (found.loop, found.provider, found.outcome) == ("recoverer", PROVIDER, "Succeeded")
+    assert (found.kind, found.cause) == (None, None)
+    assert (found.settings_hash, found.code_version, found.runtime_info) == ("5e771465", "c0de", "request 1")
+    assert 5 <= found.seconds < 60
+    assert (found.ended_at - found.began_at).total_seconds() == pytest.approx(found.seconds)
+
+
 @pytest.mark.parametrize("lost", get_args(Lost))
 def test_a_tick_is_recorded_once_whatever_was_lost(fleet: Fleet, lost: Lost) -> None:
     with BreakingConnection(fleet.settings) as breaking:

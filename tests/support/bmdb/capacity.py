@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from shepherd_core.providers.static import StaticProvider
 from shepherd_core.rules.provisioning import PlanLimits
 
 from tests.support.bmdb.fleet import HOUR, Fleet
+from tests.support.providers.fake_provider import Cloud
 
 
 def provisioner(
@@ -90,11 +92,15 @@ def failing(error: BaseException, times: int = 1, effect: Callable[[], object] =
     return fail
 
 
-def static(names: list[str]) -> Edge:
-    def entries() -> bytes:
-        return json.dumps([{"ID": name, "Addr": f"192.0.2.{ord(name[0])}"} for name in names]).encode()
+class Racks(StaticProvider):
+    """A list whose entries name their hardware behind the first letter of their ids."""
 
-    return Edge(StaticProvider(entries))
+    def list_machines(self, deadline: Deadline) -> list[Machine]:
+        return [replace(each, hardware=each.provider_id[1:] or None) for each in super().list_machines(deadline)]
+
+
+def static(names: list[str], kind: type[StaticProvider] = StaticProvider) -> Edge:
+    return Edge(kind(lambda: json.dumps([{"ID": name, "Addr": f"192.0.2.{ord(name[0])}"} for name in names]).encode()))
 
 
 def provided(fleet: Fleet) -> dict[str, UUID]:
@@ -103,3 +109,11 @@ def provided(fleet: Fleet) -> dict[str, UUID]:
 
 def intents(fleet: Fleet) -> list[UUID]:
     return [row[0] for row in fleet.sql("SELECT machine_id FROM machine_creation_intent")]
+
+
+def assert_settled(fleet: Fleet, cloud: Cloud, machines: int) -> None:
+    assert len(cloud.machines) == machines
+    assert {provider_id: machine.token for provider_id, machine in cloud.machines.items()} == provided(fleet)
+    assert len({machine.reservation_id for machine in cloud.machines.values()}) == machines
+    assert intents(fleet) == []
+    assert fleet.sql("SELECT count(*) FROM machines") == [[machines]]

@@ -6,6 +6,7 @@ from ipaddress import ip_address
 from typing import Any
 from uuid import UUID
 
+from shepherd_core.bmdb.connection import Connection
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.machine import Availability, Machine, ProviderId, ProviderStatus
 
@@ -46,6 +47,24 @@ class Listed(FakeProvider):
             ),
             **facts,
         )
+
+
+class Watched(Connection):
+    """A connection that records the statements that were run, and lets a test interrupt before or after one."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__(fleet.settings, None, fleet._clock)
+        fleet._connections.append(self)
+        self.ran: list[str] = []
+        self.before: Callable[[str], object] = lambda name: None
+        self.after: Callable[[str], object] = lambda name: None
+
+    def run(self, name: str, /, **parameters: Any) -> list[list[Any]]:
+        self.ran.append(name)
+        self.before(name)
+        rows = super().run(name, **parameters)
+        self.after(name)
+        return rows
 
 
 def plant(fleet: Fleet, listed: Listed, count: int, *, age_seconds: float = 3_600) -> list[UUID]:

@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 from shepherd_core.bmdb.listings import provisioning
 from shepherd_core.bmdb.listings.provisioning import PreviousInvocation
+from shepherd_core.bmdb.recovery.explain import Block, why
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain import records
 from shepherd_core.domain.errors import ShepherdError
@@ -73,6 +74,20 @@ def test_an_intended_machine_becomes_a_provided_one_that_is_due(fleet: Fleet, se
     assert ids(claimed(session, Process.AGENT_START)) == [machine_id]
 
 
+def test_a_created_machine_is_claimed_when_it_may_have_booted(fleet: Fleet, session: Session) -> None:
+    """An attempt that comes too early costs a call and a failure; nothing else delays the machine."""
+    machine_id = intend(session, PROVIDER, "rack 1")
+    provisioning.provide(session, PROVIDER, machine_id, MACHINE, boot_seconds=300)
+    assert claimed(session, Process.AGENT_START) == []
+    verdict = why(fleet.connection, machine_id)[0]
+    assert (verdict.process, verdict.blocked_by) == (Process.AGENT_START, Block.BACKOFF)
+    assert verdict.because == "waiting: it was only just created, and has yet to boot"
+
+    fleet.pass_time(301)
+    (work,) = claimed(session, Process.AGENT_START)
+    assert (work.machine_id, work.last_interval_seconds) == (machine_id, None)
+
+
 def test_providers_are_kept_apart(fleet: Fleet, session: Session) -> None:
     other = fleet.open_session()
     assert provisioning.take_lock(other, "equinix") == PreviousInvocation()
@@ -96,3 +111,18 @@ def test_there_is_one_provisioner_at_a_time(fleet: Fleet, session: Session) -> N
     assert provisioning.waiting(fleet.connection) == []
     session.close()
     assert provisioning.take_lock(other, PROVIDER) is not None
+
+
+def test_penalized_capacity_is_not_used_for_its_time(fleet: Fleet, session: Session) -> None:
+    """In the predecessor a restart forgot it. Penalizing again moves the end, and success ends it."""
+    for _ in range(2):
+        provisioning.penalize(session, PROVIDER, "rack 1", HOUR, ShepherdError("no power"))
+        provisioning.penalize(session, PROVIDER, "rack 2", HOUR, ShepherdError("no power"))
+        fleet.pass_time(HOUR - 60)
+    assert provisioning.ledger(fleet.connection, PROVIDER).penalized == {"rack 1", "rack 2"}
+    fresh = fleet.open_session()
+    provisioning.take_lock(fresh, PROVIDER)
+    provisioning.provide(fresh, PROVIDER, intend(fresh, PROVIDER, "rack 1"), MACHINE)
+    assert provisioning.ledger(fleet.connection, PROVIDER).penalized == {"rack 2"}
+    fleet.pass_time(60)
+    assert provisioning.ledger(fleet.connection, PROVIDER).penalized == frozenset()

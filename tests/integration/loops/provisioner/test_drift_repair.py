@@ -1,6 +1,8 @@
 """The way out of a disagreement, between a provider and the BMDB as it is, interrupted wherever it can be."""
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -12,11 +14,13 @@ from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.machines import lookup, pauses
 from shepherd_core.bmdb.machines.search import matching
 from shepherd_core.bmdb.recovery import remediation
-from shepherd_core.domain.clock import Clock, Deadline
+from shepherd_core.bmdb.session import Session
+from shepherd_core.domain.clock import Clock, Deadline, SystemClock
 from shepherd_core.domain.errors.bmdb import SessionExpired, WorkConflict
 from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import Process, ProviderId
 from shepherd_core.domain.provider import Capability, Provider
+from shepherd_core.domain.records import Intent
 from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult, Adopt, Forget, OperatorAction, Rebind
 from shepherd_core.operator.drift_repair import DriftRepair
 from shepherd_core.operator.release import CancelRelease, Release
@@ -24,11 +28,13 @@ from shepherd_core.rules.drift import FRESH_SECONDS, YOUNG_SECONDS, DriftKind
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
+from tests.integration.bmdb.listings.test_provisioning import MACHINE
 from tests.support.agents.heartbeats import record_heartbeat
-from tests.support.bmdb.capacity import Edge, failing, intents, provided, provisioner, static
+from tests.support.bmdb.capacity import Edge, Killed, failing, intents, provided, provisioner, static
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
 from tests.support.bmdb.listings import Listed
 from tests.support.providers.fake_provider import Cloud
+from tests.support.waiting import WAIT_SECONDS
 
 ORDER = RemovalRequest("me", "it is slow", FRESH_SECONDS)
 
@@ -201,6 +207,21 @@ def test_no_machine_is_created_beside_one_that_got_another_id(fleet: Fleet, cloc
 # --- forget ---
 
 
+def test_a_machine_refused_at_the_confirmation_is_left_alone(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
+    """The operator confirmed the release of one machine; the other was not among them, and is ready by now."""
+    dead, alive = (at_provider(fleet, cloud, fleet.provided_machine()) for _ in range(2))
+    fleet.sql("INSERT INTO machine_agent_heartbeat VALUES (:id, clock_timestamp())", id=alive)
+
+    def pass_time() -> None:
+        fleet.sql("UPDATE machine_agent_heartbeat SET agent_heartbeat_at = now() - interval '3 hours'")
+
+    verdicts = operator.release(dead, alive, meanwhile=pass_time)
+    assert results(verdicts) == [ActionResult.DONE, ActionResult.REFUSED]
+    assert verdicts[1].text.startswith("when you confirmed, it was refused: its agent reported")
+    assert set(provided(fleet).values()) == {alive}
+    assert results(operator.release(alive)) == [ActionResult.DONE]
+
+
 def test_a_forgotten_machine_is_out_of_every_loops_care(fleet: Fleet, operator: Operator) -> None:
     """It frees its place under the limit; what it was, and its history, can still be looked up."""
     machine_id = old(fleet, fleet.unhealthy_machine())
@@ -324,6 +345,28 @@ def test_a_release_is_recorded_before_the_provider_hears(
     assert operator.release(machine_id)[0].text == "released"
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_release_that_was_cut_off_is_asked_for_again(
+    fleet: Fleet, operator: Operator, edge: Edge, cloud: Cloud, moment: str
+) -> None:
+    """Between record and effect, or between effect and answer; it is stranded until then, and counts."""
+    machine_id = at_provider(fleet, cloud, fleet.provided_machine())
+
+    getattr(edge, moment)["release"] = failing(Killed())
+    with pytest.raises(Killed):
+        operator.release(machine_id)
+    assert asked(fleet) == [[machine_id, False]]
+    assert len(cloud.machines) == (moment == "before")
+    del getattr(edge, moment)["release"]
+    comparison = operator.repair.compare(Deadline(operator.clock, 60))
+    assert [each.kind for each in comparison.drift.values()] == [
+        DriftKind.STRANDED if moment == "before" else DriftKind.VANISHED
+    ]
+    assert operator.provision(max_machines=1)[Metric.CREATED] == 0
+    assert results(operator.release(machine_id)) == [ActionResult.DONE]
+    assert (list(cloud.machines), tombstones(fleet)) == ([], [[machine_id, "Released", "me", "it is slow"]])
+
+
 def test_a_released_machine_counts_until_the_provider_drops_it(fleet: Fleet, lister: Operator, listed: Listed) -> None:
     """Providers take their time, and go on charging; the Provisioner brings it to its end."""
     machine_id = old(fleet, fleet.provided_machine(), "static")
@@ -378,6 +421,15 @@ def test_an_agent_that_reports_is_given_back_only_on_purpose(fleet: Fleet, opera
 # --- one at a time ---
 
 
+WRITES: dict[str, Callable[[Session, UUID, UUID], object]] = {
+    "forget": lambda session, ours, _: decommissioning.forget(session, "cloud", ours, ORDER),
+    "remove": lambda session, ours, _: decommissioning.remove_released(session, "cloud", ours),
+    "ask": lambda session, ours, _: decommissioning.request_release(session, "cloud", ours, ORDER),
+    "withdraw": lambda session, ours, _: decommissioning.cancel_release(session, "cloud", ours),
+    "intend": lambda session, *_: provisioning.create_intent(session, "cloud", "rack 2"),
+    "provide": lambda session, _, begun: provisioning.provide(session, "cloud", begun, MACHINE),
+    "give up": lambda session, _, begun: provisioning.delete_intent(session, "cloud", Intent(begun, None)),
+}
 LOSSES = {
     "dead": "UPDATE sessions SET deadline = clock_timestamp() - interval '1 hour' WHERE session_id = :session",
     "overtaken": "UPDATE provisioner_lock SET session_id = :successor",
@@ -386,12 +438,17 @@ LOSSES = {
 """What a transaction does that is under way when the write begins, and commits when the writer's deadline is over."""
 
 
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_session_that_loses_the_lock_while_waiting_writes_nothing(fleet: Fleet, loss: str) -> None:
+def test_a_session_that_loses_the_lock_while_waiting_writes_nothing(
+    fleet: Fleet, write: Callable[[Session, UUID, UUID], object], loss: str
+) -> None:
     """Who holds it, and until when, is what the rows say when the write has them, not when it began."""
-    machine_id = old(fleet, fleet.provided_machine())
+    machine_id, begun = old(fleet, fleet.provided_machine()), fleet.bare_machine()
+    fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'cloud')", id=begun)
     session, successor = fleet.open_session(connection=fleet.connect()), fleet.open_session()
     assert provisioning.take_lock(session, "cloud") is not None
+    fleet.sql("INSERT INTO machine_release (machine_id, asked_by, reason) VALUES (:id, '', '')", id=machine_id)
     fleet.die_in(MOMENT if loss == "late" else HOUR, session)
     change = (
         LOSSES[loss].replace(":session", f"'{session.session_id}'").replace(":successor", f"'{successor.session_id}'")
@@ -400,7 +457,31 @@ def test_a_session_that_loses_the_lock_while_waiting_writes_nothing(fleet: Fleet
     with pytest.raises(SessionExpired):
         fleet.held_up(
             change,
-            lambda: decommissioning.forget(session, "cloud", machine_id, ORDER),
+            lambda: write(session, machine_id, begun),
             lambda: fleet.wait_until_dead(session) if loss == "late" else None,
         )
     assert fleet.content("sessions", "provisioner_lock", "work") == before
+
+
+@pytest.mark.parametrize("remedy", ["forget", "release", "adopt"])
+def test_concurrent_commands_act_once_and_both_succeed(fleet: Fleet, cloud: Cloud, edge: Edge, remedy: str) -> None:
+    machine_id = at_provider(fleet, cloud, fleet.provided_machine())
+    (made,) = cloud.machines
+    if remedy == "forget":
+        cloud.machines.pop(made)
+    strange = cloud.add()
+    together = threading.Barrier(2)
+
+    def run_once() -> list[ActionOutcome]:
+        operator = Operator(fleet, edge, SystemClock())
+        operator.repair = replace(operator.repair, connection=fleet.connect())
+        named = strange if remedy == "adopt" else machine_id
+        return getattr(operator, remedy)(named, meanwhile=lambda: together.wait(WAIT_SECONDS))  # type: ignore[no-any-return]
+
+    with ThreadPoolExecutor(2) as pool:
+        verdicts = [each.result()[0] for each in [pool.submit(run_once) for _ in range(2)]]
+    assert results(verdicts) == [ActionResult.DONE, ActionResult.DONE]
+    assert verdicts[0].machine_id == verdicts[1].machine_id
+    assert len(tombstones(fleet)) == (remedy != "adopt")
+    assert (strange in provided(fleet)) is (remedy == "adopt")
+    assert edge.calls["release"] == (remedy == "release")

@@ -24,7 +24,7 @@ from shepherd_core.loops.provisioner import Provisioner
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock, log_lines
-from tests.support.bmdb.capacity import Edge, failing, intents, provided, provisioner, static
+from tests.support.bmdb.capacity import Edge, Killed, assert_settled, failing, intents, provided, provisioner, static
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
 from tests.support.providers.fake_provider import Cloud
 from tests.support.waiting import WAIT_SECONDS
@@ -66,14 +66,6 @@ def run(make: Callable[..., Provisioner], clock: ManualClock) -> Run:
         return make(edge, **settings).run(Deadline(clock, seconds), "a test")
 
     return run
-
-
-def assert_settled(fleet: Fleet, cloud: Cloud, machines: int) -> None:
-    assert len(cloud.machines) == machines
-    assert {provider_id: machine.token for provider_id, machine in cloud.machines.items()} == provided(fleet)
-    assert len({machine.reservation_id for machine in cloud.machines.values()}) == machines
-    assert intents(fleet) == []
-    assert fleet.sql("SELECT count(*) FROM machines") == [[machines]]
 
 
 def penalties(fleet: Fleet) -> dict[str, str]:
@@ -139,6 +131,14 @@ def test_machines_waiting_for_the_limit_are_counted(
     assert "the limit" not in capsys.readouterr().out
 
 
+def test_a_creation_is_not_begun_without_the_time_for_it(fleet: Fleet, cloud: Cloud, edge: Edge, run: Run) -> None:
+    counts = run(edge, creation_seconds=5, seconds=62)
+    assert (counts[Metric.CREATED], counts[Metric.INCOMPLETE]) == (1, 1)
+    assert run(edge, seconds=59)[Metric.CREATED] == 0
+    assert run(edge)[Metric.CREATED] == 2
+    assert_settled(fleet, cloud, 3)
+
+
 def test_both_sides_are_read_at_the_same_time(fleet: Fleet, edge: Edge, run: Run) -> None:
     """Each may take seconds; and a provider that does not answer must not hold a transaction open."""
 
@@ -153,6 +153,35 @@ def test_both_sides_are_read_at_the_same_time(fleet: Fleet, edge: Edge, run: Run
 
 
 # --- interrupted ---
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("step", STEPS, ids=" ".join)
+@pytest.mark.parametrize("kind", ["cloud", "static"])
+def test_an_invocation_killed_anywhere_is_completed_by_the_next(
+    fleet: Fleet, cloud: Cloud, edge: Edge, run: Run, *, kind: str, step: tuple[str, str], nth: int
+) -> None:
+    """Exactly one machine for one capacity, none lost, none doubled, nothing for people to clear away."""
+    used = edge if kind == "cloud" else static(["a", "b", "c"])
+    when, method = step
+    calls = iter(range(1, 100))
+
+    def kill() -> None:
+        if next(calls) == nth:
+            raise Killed
+
+    getattr(used, when)[method] = kill
+    if method == "list_machines" and nth > 1:
+        run(used)
+    with pytest.raises(Killed):
+        run(used)
+    assert run(used, drift_limit=0)[Metric.DRIFTED] == 0
+    if kind == "cloud":
+        assert_settled(fleet, cloud, 3)
+    else:
+        assert set(provided(fleet)) == {"a", "b", "c"}
+        assert intents(fleet) == []
+        assert fleet.sql("SELECT count(*) FROM machines") == [[3]]
 
 
 @pytest.mark.parametrize("seconds", [0, 31], ids=["as it was", "with its session over"])
@@ -184,6 +213,28 @@ def test_an_invocation_whose_session_expired_does_nothing(
             pass_.result(WAIT_SECONDS)
     assert fleet.content("sessions", "ticks") == before
     assert_settled(fleet, cloud, 3)
+
+
+# --- one at a time ---
+
+
+def test_of_two_provisioners_one_works_and_the_other_leaves(fleet: Fleet, cloud: Cloud, edge: Edge, run: Run) -> None:
+    """Schedules deliver twice. Another provider's Provisioner is not in the way."""
+    begun, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        assert over.wait(WAIT_SECONDS)
+
+    edge.before["list_machines"] = hold
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(run, edge, connection=fleet.connect())
+        assert begun.wait(WAIT_SECONDS)
+        assert run(Edge(cloud)) == {}
+        assert run(static(["a"]))[Metric.CREATED] == 1
+        over.set()
+        assert first.result(WAIT_SECONDS)[Metric.CREATED] == 3
+    assert fleet.sql("SELECT count(*) FROM sessions") == [[0]]
 
 
 # --- capacity that fails ---

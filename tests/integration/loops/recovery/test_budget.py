@@ -1,6 +1,6 @@
-"""The budget: how many machines the Recoverer interrupts, in which order, and what goes on while it interrupts none."""
+"""The budget: how many machines the Recoverer interrupts, and what goes on while it interrupts none."""
 
-from typing import Any
+from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.recovery import budget
@@ -50,6 +50,21 @@ def test_many_dead_machines_lower_the_budget_to_one_an_hour(env: RecoveryEnviron
     assert len(set(env.provider.reboots) & {env.provider_id(machine) for machine in dark}) == 2
 
 
+def test_a_budget_that_nobody_needs_any_more_is_not_shown(env: RecoveryEnvironment) -> None:
+    """A cured rack counts as dead for six hours; an alarm that long would hide the next fault."""
+    env.add_reporting(60, "ams")
+    env.add_reporting(20, "fra")
+    env.fleet.sql(
+        "INSERT INTO machine_rebooted SELECT machine_id, now() - interval '2 hours', now() FROM machine_provided "
+        "WHERE provider_location = 'fra' LIMIT 12"
+    )
+    assert env.tick()[Metric.RECOVERY_LIMITED] == 0
+    assert env.limited() == {}
+    env.reporting.pop()
+    env.wait(16)
+    assert env.limited() == {"fra": (1, Brake.SHARE)}
+
+
 def test_a_machine_that_waits_says_for_what(env: RecoveryEnvironment) -> None:
     env.add_reporting(100, "ams")
     env.add_reporting(10, "fra")
@@ -94,106 +109,96 @@ def test_an_idle_tick_waits_for_the_bmdb_three_times(env: RecoveryEnvironment) -
         connection.close()
 
 
-def test_a_failing_machine_is_due_since_its_backoff_ended(env: RecoveryEnvironment) -> None:
-    """One that has failed for a day neither goes before the others nor looks as if nobody had worked on it."""
-    env.add_reporting(10)
-    failing, other = env.fleet.unhealthy_machine(24 * HOUR, 25 * HOUR), env.fleet.unhealthy_machine(11 * MINUTE)
-    env.fleet.sql(
-        "INSERT INTO work_backoff VALUES (:id, 'ShepherdRecovery', now() - interval '10 seconds', '?', 3600)",
-        id=failing,
-    )
-    planned = env.dry_run()
-    assert [work.machine_id for work in planned.work] == [other, failing]
-    later = planned.due_at[failing] - planned.due_at[other]
-    assert later.total_seconds() == pytest.approx(50, abs=5)
-    env.run(concurrency=1)
-    started = env.fleet.sql("SELECT machine_id FROM work_history WHERE event = 'Started' ORDER BY timestamp")
-    assert started == [[other], [failing]]
-
-
-def _looked(step: str, ago: str = "0 minutes") -> str:
-    return (
-        "INSERT INTO work_history (machine_id, process, event, step, timestamp) "
-        f"SELECT machine_id, 'ShepherdRecovery', 'Looked', {step}, clock_timestamp() - interval '{ago}' FROM machines"
-    )
-
-
-def _failed(fault: str) -> str:
-    return (
-        "INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds, fault) "
-        f"SELECT machine_id, 'ShepherdAgentStart', now(), '?', 60, '{fault}' FROM machines"
-    )
-
-
-def _rebooted(ago: str) -> str:
-    return f"INSERT INTO machine_rebooted SELECT machine_id, now() - interval '{ago}', now() FROM machines"
-
-
-GRACE = (
-    "INSERT INTO machine_grace SELECT machine_id, now() - interval '1 hour', now() - interval '1 minute' FROM machines"
+@pytest.mark.parametrize(
+    ("state", "figures"),
+    [
+        ("reports", FleetFigures(fleet=1, reporting=1, heard=1)),
+        ("is late", FleetFigures(fleet=1, reporting=1)),
+        ("lost requests", FleetFigures(fleet=1, reporting=1, heard=1, losing=1)),
+        ("is new", FleetFigures(fleet=1)),
+        ("is unhealthy", FleetFigures(fleet=1, dead=1)),
+        ("never reported", FleetFigures(fleet=1, dead=1)),
+        ("was found alive", FleetFigures(fleet=1)),
+        ("was found alive an hour ago", FleetFigures(fleet=1, dead=1)),
+        ("was found dead", FleetFigures(fleet=1, dead=1)),
+        ("is unhealthy and paused", FleetFigures(fleet=1)),
+        ("was rebooted", FleetFigures(fleet=1, dead=1, steps=1, steps_six_hours=1)),
+        ("was rebooted hours ago", FleetFigures(fleet=1, dead=1, steps_six_hours=1)),
+        ("was rebooted and reports", FleetFigures(fleet=1, reporting=1, dead=1, heard=1, steps=1, steps_six_hours=1)),
+        ("did not come back", FleetFigures(fleet=1, dead=1, unreached=1)),
+        ("did not come back, which is our fault", FleetFigures()),
+        ("has no agent yet", FleetFigures()),
+        ("never came up", FleetFigures(fleet=1, dead=1, unreached=1)),
+        ("is quarantined", FleetFigures()),
+    ],
 )
-WELL = {"started_ago": HOUR, "reported_ago": 0}
-SILENT = {"started_ago": HOUR, "reported_ago": 20 * MINUTE}
-STATES: dict[str, tuple[dict[str, Any], list[str], FleetFigures]] = {
-    "reports": (WELL, [], FleetFigures(fleet=1, reporting=1, heard=1)),
-    "is late": ({"started_ago": HOUR, "reported_ago": 9 * MINUTE}, [], FleetFigures(fleet=1, reporting=1)),
-    "lost requests": (
-        WELL,
-        ["UPDATE machine_agent_heartbeat SET failed_attempts = 1"],
-        FleetFigures(fleet=1, reporting=1, heard=1, losing=1),
-    ),
-    "is new": ({"started_ago": MINUTE}, [], FleetFigures(fleet=1)),
-    "is unhealthy": (SILENT, [], FleetFigures(fleet=1, dead=1)),
-    "never reported": ({"started_ago": HOUR}, [], FleetFigures(fleet=1, dead=1)),
-    "was found alive": (SILENT, [_looked("NULL"), _looked("'await-installation'")], FleetFigures(fleet=1)),
-    "was found alive an hour ago": (
-        SILENT,
-        [_looked("'await-installation'", "61 minutes")],
-        FleetFigures(fleet=1, dead=1),
-    ),
-    "was found dead": (SILENT, [_looked("'restart-agent'"), _looked("NULL")], FleetFigures(fleet=1, dead=1)),
-    "is unhealthy and paused": (
-        SILENT,
-        ["INSERT INTO pauses (machine_id, owner, reason) SELECT machine_id, 'me', '?' FROM machines"],
-        FleetFigures(fleet=1),
-    ),
-    "was rebooted": ({}, [_rebooted("1 minute")], FleetFigures(fleet=1, dead=1, steps=1, steps_six_hours=1)),
-    "was rebooted hours ago": ({}, [_rebooted("5 hours")], FleetFigures(fleet=1, dead=1, steps_six_hours=1)),
-    "was rebooted and reports": (
-        WELL,
-        [_rebooted("1 minute")],
-        FleetFigures(fleet=1, reporting=1, dead=1, heard=1, steps=1, steps_six_hours=1),
-    ),
-    "did not come back": ({}, [GRACE, _failed("unreached")], FleetFigures(fleet=1, dead=1, unreached=1)),
-    "did not come back, which is our fault": ({}, [GRACE, _failed("access")], FleetFigures()),
-    "has no agent yet": ({}, [], FleetFigures()),
-    "never came up": (
-        {},
-        ["UPDATE machines SET machine_created_at = now() - interval '7 hours'", _failed("unreached")],
-        FleetFigures(fleet=1, dead=1, unreached=1),
-    ),
-    "is quarantined": (
-        SILENT,
-        ["INSERT INTO machine_quarantine SELECT machine_id, now(), '?', 'steps-used-up' FROM machines"],
-        FleetFigures(),
-    ),
-}
+def test_each_machine_is_counted_by_its_facts(env: RecoveryEnvironment, state: str, figures: FleetFigures) -> None:
+    fleet = env.fleet
+    begun: dict[str, dict[str, float]] = {
+        "is late": {"started_ago": HOUR, "reported_ago": 9 * MINUTE},
+        "is new": {"started_ago": MINUTE},
+        "never reported": {"started_ago": HOUR},
+    }
+    healthy = {"reports", "lost requests", "was rebooted and reports"}
+    without = {
+        "has no agent yet",
+        "did not come back",
+        "did not come back, which is our fault",
+        "never came up",
+        "was rebooted",
+        "was rebooted hours ago",
+    }
+    usual = {"started_ago": HOUR, "reported_ago": 0 if state in healthy else 20 * MINUTE}
+    (machine,) = (
+        [fleet.provided_machine()]
+        if state in without or "come back" in state
+        else fleet.machines(1, **begun.get(state, usual))
+    )
+    _state(fleet, machine, state)
+    session = fleet.open_session()
+    found = [each for each in budget.read_fleet(session, PROVIDER) if each.location is not None]
+    assert sum(found, FleetFigures()) == figures
 
 
-@pytest.mark.parametrize(("agent", "happened", "figures"), STATES.values(), ids=STATES)
-def test_each_machine_is_counted_by_its_facts(
-    fleet: Fleet, agent: dict[str, Any], happened: list[str], figures: FleetFigures
+def _state(fleet: Fleet, machine: UUID, state: str) -> None:
+    looked = (
+        "INSERT INTO work_history (machine_id, process, event, step) VALUES (:id, 'ShepherdRecovery', 'Looked', {})"
+    )
+    failed = (
+        "INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds, fault) "
+        "VALUES (:id, 'ShepherdAgentStart', now(), '?', 60, '{}')"
+    )
+    grace = "INSERT INTO machine_grace VALUES (:id, now() - interval '1 hour', now() - interval '1 minute')"
+    rebooted = "INSERT INTO machine_rebooted VALUES (:id, now() - interval '{}', now())"
+    statements = {
+        "lost requests": ["UPDATE machine_agent_heartbeat SET failed_attempts = 1"],
+        "was found alive": [looked.format("NULL"), looked.format("'await-installation'")],
+        "was found alive an hour ago": [
+            looked.format("'await-installation'"),
+            "UPDATE work_history SET timestamp = now() - interval '61 minutes'",
+        ],
+        "was found dead": [looked.format("'restart-agent'"), looked.format("NULL")],
+        "is unhealthy and paused": ["INSERT INTO pauses (machine_id, owner, reason) VALUES (:id, 'me', '?')"],
+        "was rebooted": [rebooted.format("1 minute")],
+        "was rebooted hours ago": [rebooted.format("5 hours")],
+        "was rebooted and reports": [rebooted.format("1 minute")],
+        "did not come back": [grace, failed.format("unreached")],
+        "did not come back, which is our fault": [grace, failed.format("access")],
+        "never came up": [
+            "UPDATE machines SET machine_created_at = now() - interval '7 hours'",
+            failed.format("unreached"),
+        ],
+        "is quarantined": ["INSERT INTO machine_quarantine VALUES (:id, now(), '?', 'steps-used-up')"],
+    }
+    for statement in statements.get(state, []):
+        fleet.sql(statement, **({"id": machine} if ":id" in statement else {}))
+
+
+@pytest.mark.parametrize(("state", "unreached"), [("was rebooted", 3), ("was rebooted hours ago", 2)])
+def test_a_machine_is_awaited_beside_unreached_ones_for_an_hour(
+    env: RecoveryEnvironment, state: str, unreached: int
 ) -> None:
-    fleet.machines(1, **agent)
-    fleet.change(*happened)
-    found = budget.read_fleet(fleet.open_session(), PROVIDER)
-    assert sum((each for each in found if each.location is not None), FleetFigures()) == figures
-
-
-@pytest.mark.parametrize(("ago", "unreached"), [("1 minute", 3), ("5 hours", 2)])
-def test_a_machine_is_awaited_beside_unreached_ones_for_an_hour(fleet: Fleet, ago: str, unreached: int) -> None:
-    fleet.machines(2)
-    fleet.change(GRACE, _failed("unreached"))
-    (awaited,) = fleet.machines(1)
-    fleet.sql("INSERT INTO machine_rebooted VALUES (:id, now() - CAST(:ago AS interval), now())", id=awaited, ago=ago)
-    assert sum(each.unreached for each in budget.read_fleet(fleet.open_session(), PROVIDER)) == unreached
+    for each in ("did not come back", "did not come back", state):
+        _state(env.fleet, env.fleet.provided_machine(), each)
+    found = budget.read_fleet(env.fleet.open_session(), PROVIDER)
+    assert sum(each.unreached for each in found) == unreached

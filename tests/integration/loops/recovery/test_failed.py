@@ -1,11 +1,14 @@
 """Machines that their provider reports as failed for good: what the policy for them does, and what stops it."""
 
+from collections import Counter
+from datetime import timedelta
 from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.listings import provider_facts
 from shepherd_core.bmdb.machines import lookup, pauses
 from shepherd_core.bmdb.recovery import explain
+from shepherd_core.bmdb.wire import server
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.provider import MachineNotFound, ProviderUnavailable
@@ -14,10 +17,15 @@ from shepherd_core.domain.provider import Capability
 from shepherd_core.rules.budget import BudgetLimits
 from shepherd_core.telemetry import Metric
 
+from simulator.providers.ironic.fake import FakeIronic
+from simulator.providers.kit.hardware import NoHardware
+from tests.chaos.stage.environment import provision, update
 from tests.conftest import ManualClock
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
-from tests.support.bmdb.recovery import RecoveryEnvironment
+from tests.support.bmdb.recovery import MINUTE, RecoveryEnvironment
 from tests.support.providers.fake_provider import FakeSteps, refuse
+from tests.support.providers.ironic_api import ironic_api, ironic_provider, needs_the_fake
+from tests.support.waiting import eventually
 
 FAILED = ProviderStatus.PROVISIONING_FAILED_PERMANENT
 
@@ -154,7 +162,47 @@ def test_a_release_without_an_answer_is_asked_for_again(env: Failing) -> None:
     assert env.release[-1] is True
 
 
-def test_no_other_step_comes_soon_after_the_last(env: Failing) -> None:
+def test_why_says_what_becomes_of_a_failed_machine(env: Failing) -> None:
+    recovery = {each.process: each for each in explain.why(env.fleet.connection, env.machine)}[Process.RECOVERY]
+    assert recovery.blocked_by == "failed"
     env.tick()
     recovery = {each.process: each for each in explain.why(env.fleet.connection, env.machine)}[Process.RECOVERY]
     assert (recovery.blocked_by, recovery.because) == ("backoff", "waiting: no other step so soon after the last")
+    assert recovery.next_at is not None
+    assert recovery.next_at - server.now(env.fleet.connection) < timedelta(seconds=10 * MINUTE)
+
+
+@pytest.mark.skipif(needs_the_fake, reason="the real service fails no deployment on request")
+def test_a_failed_deployment_is_repeated_or_its_place_given_back(fleet: Fleet, clock: ManualClock) -> None:
+    """All loops with the fake of Ironic: of two nodes whose deployment failed, one can be deployed again."""
+    hardware, env = NoHardware(), Failing(fleet, clock)
+    with ironic_api(hardware) as api:
+        assert isinstance(api, FakeIronic)
+        provider = ironic_provider(api, clock)
+        env.name, env.provider = provider.name, provider  # type: ignore[assignment]  # steps of a real adapter
+        env.failed_policy = "reinstall:2:boot-wait=0,release:1,quarantine"
+        nodes = api.enroll(provider._settings.machine_type, [hardware.reserve() for _ in range(2)])
+        api.broken.update(nodes)
+
+        def minute() -> Counter[str]:
+            fleet.pass_time(MINUTE)
+            provision(provider, fleet.connection, clock, limit=2)
+            update(provider, fleet.connection, clock, HOUR)
+            env.run()
+            eventually(api.settled)
+            rows = fleet.sql("SELECT state FROM machine_states WHERE machine_id <> ALL(:ids)", ids=others)
+            return Counter(row[0] for row in rows)
+
+        others = [env.machine, *env.reporting]
+        while minute() != Counter(failed=2):
+            assert not any(env.fleet.sql("SELECT 1 FROM machine_tombstone")), "nothing is given back yet"
+        first = {node["instance_uuid"] for node in api.nodes.values()}
+        api.broken.remove(nodes[0])
+        found = [minute() for _ in range(25)][-1]
+        assert (found["released"], found["needs_agent"]) == (1, 1)
+        assert found.total() == 3, "its place was given away again"
+        now = {node["instance_uuid"] for node in api.nodes.values()}
+        assert len(first & now) == 1
+        assert fleet.sql("SELECT decommissioned_by, reason FROM machine_tombstone") == [
+            ["recoverer", "failed for good at its provider: deploy failed: no disk"]
+        ]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from shepherd_core.bmdb.machines import overview
 from shepherd_core.bmdb.machines.search import Search, matching
-from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors import Fault, ShepherdError
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.errors.machine import SshHostKeyChanged
 from shepherd_core.domain.errors.provider import (
@@ -71,3 +71,24 @@ def life(env: OneMachine, error: ProviderError) -> Iterator[Any]:
     for kind in (error.kind, FailureKind.STEPS_USED_UP):
         found = matching(env.fleet.connection, Search(kinds=(kind,)))
         yield [machine.machine_id == env.machine for machine in found]
+
+
+@pytest.mark.parametrize("domain", ["failure_kind", "failure_fault"])
+def test_the_bmdb_knows_every_kind_and_fault(fleet: Fleet, domain: str) -> None:
+    """A failure that it refused would keep its machine locked until the session expires."""
+    (listed,) = fleet.sql(
+        "SELECT array_agg(m[1]) FROM pg_constraint c JOIN pg_type t ON t.oid = c.contypid, "
+        "regexp_matches(pg_get_constraintdef(c.oid), '''([a-z-]+)''', 'g') AS m WHERE t.typname = :domain "
+        "AND t.typnamespace = current_schema()::regnamespace",
+        domain=domain,
+    )[0]
+    assert set(listed) == set(FailureKind if domain == "failure_kind" else Fault)
+
+
+def test_the_bmdb_knows_everything_that_a_look_can_see(fleet: Fleet) -> None:
+    for state in AgentState:
+        fleet.sql(
+            "INSERT INTO work_history (machine_id, process, event, seen) "
+            "VALUES (gen_random_uuid(), 'ShepherdRecovery', 'Looked', :seen)",
+            seen=state,
+        )

@@ -4,15 +4,48 @@ from typing import get_args
 
 import pytest
 from shepherd_core.bmdb.agents import host_keys
+from shepherd_core.bmdb.session import Session
+from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors.bmdb import CommitUnknown
 from shepherd_core.domain.machine import Process
 
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
+from tests.support.bmdb.work_ends import ENDS, End
 
 LOSSES = get_args(Lost)
 
 either = pytest.mark.parametrize("lost", LOSSES)
+
+
+@pytest.mark.parametrize("statement", [1, 2], ids=["that locks", "that begins"])
+@either
+def test_a_claim_returns_what_it_claimed_whatever_was_lost(
+    fleet: Fleet, session: Session, breaking: BreakingConnection, lost: Lost, statement: int
+) -> None:
+    machines = {fleet.provided_machine() for _ in range(3)}
+    fleet.sql("INSERT INTO machine_host_key SELECT machine_id, 'pinned', now() FROM machines")
+    breaking.lose(lost, after=statement - 1)
+    claim = work.claim(session, Process.AGENT_START, machines)
+
+    assert set(ids(claim)) == machines
+    assert {found.host_key for found in claim} == {"pinned"}
+    assert all(found.provider_id and found.provider_id.startswith("machine-") for found in claim)
+    assert work.cancel(session, claim) == machines
+
+
+@either
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_an_end_of_work_happens_once_whatever_was_lost(
+    fleet: Fleet, session: Session, breaking: BreakingConnection, end: End, lost: Lost
+) -> None:
+    """Wrongly reported lost, finished work is repeated: a second reboot. Wrongly reported done, it never happens."""
+    machine_id = end.due_machine(fleet)
+    held = claimed(session, end.process)
+    breaking.lose(lost)
+    assert end.end(session, held) == {machine_id}
+    assert fleet.events(machine_id) == ["Started", end.event]
+    assert fleet.holders(machine_id) == []
 
 
 @either

@@ -4,18 +4,23 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
+from uuid import UUID
 
 import pytest
-from shepherd_core.bmdb.listings import provider_facts, provisioning
-from shepherd_core.bmdb.listings.provider_facts import FactsChange, ProviderFacts
+from shepherd_core.bmdb.connection import as_rows
+from shepherd_core.bmdb.listings import decommissioning, provider_facts, provisioning
+from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
+from shepherd_core.bmdb.statements import statements
 from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import Work
 from shepherd_core.domain.errors.bmdb import CommitUnknown, SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.remediation import REBOOT, NextStep, Step
+from shepherd_core.domain.records import Intent
+from shepherd_core.domain.remediation import REBOOT, NextStep, Step, StepKind
 
 from tests.integration.bmdb.listings.test_provisioning import MACHINE
 from tests.support import defaults
@@ -35,6 +40,14 @@ def hasty(fleet: Fleet, breaking: BreakingConnection) -> Session:
     return fleet.open_session(connection=fleet.connect(breaking.settings, TimeLimits(statement=SHORT)))
 
 
+def attempt(session: Session, held: Work, step: StepKind = REBOOT) -> list[Work]:
+    return remediation.record_attempts(session, {held: NextStep(Step(step, 1, defaults.TIMEOUTS), 1)})
+
+
+def steps(fleet: Fleet) -> list[str]:
+    return [row[0] for row in fleet.sql("SELECT step FROM work_history WHERE event = 'Attempted'")]
+
+
 # A commit that hangs.
 
 
@@ -45,9 +58,8 @@ def test_a_step_that_is_recorded_late_is_recorded_once(
     fleet.unhealthy_machine()
     (held,) = claimed(session, RECOVER)
     breaking.lose("late")
-    step = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)
-    assert remediation.record_attempts(session, {held: step}) == [held]
-    assert fleet.sql("SELECT step FROM work_history WHERE event = 'Attempted'") == [["reboot"]]
+    assert attempt(session, held) == [held]
+    assert steps(fleet) == ["reboot"]
 
 
 @pytest.mark.parametrize(("statement", "events"), [(0, []), (1, ["Started", "Expired"])], ids=["lock", "begin"])
@@ -159,39 +171,101 @@ def test_an_end_that_still_waits_is_repeated_and_happens_once(
     assert fleet.events(machine_id) == ["Started", end.event]
 
 
-# Statements that write for a session; that all others do it in the same way is read in their text (test_statements.py).
+# Every statement that writes for a session.
 
 
 Arrange = Callable[[Fleet, Session], Callable[[], object]]
+ORDER = RemovalRequest("me", "it is gone", fresh_seconds=0)
+STEP = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)
+BUDGETS = as_rows([{"location": "", "per_hour": 1, "brake": "share", "reason": "8 of 10 are dead", "lasts": False}])
 
 
-def _beginning(fleet: Fleet, session: Session) -> Callable[[], object]:
-    work.lock_machine(session, START, fleet.provided_machine())
-    return lambda: session.fetch_once(Work, "begin_work", process=START, remark=None, known=None)
+def _given(prepare: Callable[[Fleet, Session], Any], write: Callable[[Session, Any], object]) -> Arrange:
+    def arrange(fleet: Fleet, session: Session) -> Callable[[], object]:
+        prepared = prepare(fleet, session)
+        return lambda: write(session, prepared)
+
+    return arrange
 
 
-def _creating(_: Fleet, session: Session) -> Callable[[], object]:
+def _machine(fleet: Fleet, session: Session) -> UUID:
     provisioning.take_lock(session, PROVIDER)
-    return lambda: provisioning.create_intent(session, PROVIDER, "rack")
+    return fleet.provided_machine()
 
 
-def _permitting(fleet: Fleet, session: Session) -> Callable[[], object]:
+def _locked(fleet: Fleet, session: Session) -> None:
+    work.lock_machine(session, START, fleet.provided_machine())
+
+
+def _to_recover(fleet: Fleet, session: Session) -> Work:
     fleet.unhealthy_machine()
     (held,) = claimed(session, RECOVER)
-    step = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)
-    return lambda: remediation.permit_attempts(session, PROVIDER, {held: step}, lambda _: {held.machine_id})
+    return held
 
 
-def _updating(fleet: Fleet, session: Session) -> Callable[[], object]:
+def _to_end(end: End) -> Callable[[Fleet, Session], list[Work]]:
+    return lambda fleet, session: (end.due_machine(fleet), list(claimed(session, end.process)))[1]
+
+
+def _intended(_: Fleet, session: Session) -> UUID:
+    provisioning.take_lock(session, PROVIDER)
+    machine_id = provisioning.create_intent(session, PROVIDER, "rack")
+    assert machine_id is not None
+    return machine_id
+
+
+def _leaving(fleet: Fleet, session: Session) -> UUID:
+    machine_id = _machine(fleet, session)
+    decommissioning.request_release(session, PROVIDER, machine_id, ORDER)
+    return machine_id
+
+
+def _set_budgets(session: Session, _: object = None) -> object:
+    return session.run("set_budgets", provider=PROVIDER, rows=BUDGETS)
+
+
+def _facts(fleet: Fleet, session: Session) -> list[provider_facts.FactsChange]:
     fleet.provided_machine()
     assert provider_facts.begin(session, PROVIDER, None)
-    (known,) = provider_facts.known(session.connection, PROVIDER, everything=True)
-    return lambda: provider_facts.write(session, PROVIDER, [FactsChange(known, ProviderFacts.of(MACHINE))])
+    return [
+        provider_facts.FactsChange(known, provider_facts.ProviderFacts.of(MACHINE))
+        for known in provider_facts.known(session.connection, PROVIDER, everything=True)
+    ]
 
 
-each_write = pytest.mark.parametrize(
-    "arrange", [_beginning, _creating, _permitting, _updating, lambda _, session: session.renew]
-)
+# These take several statements.
+TRANSACTIONS: dict[str, Arrange] = {
+    "record_attempts with a permission": _given(
+        _to_recover,
+        lambda session, held: remediation.permit_attempts(session, PROVIDER, {held: STEP}, lambda _: {held.machine_id}),
+    ),
+    "decommission": _given(_machine, lambda session, ours: decommissioning.forget(session, PROVIDER, ours, ORDER)),
+    "request_release": _given(
+        _machine, lambda session, ours: decommissioning.request_release(session, PROVIDER, ours, ORDER)
+    ),
+    "cancel_release": _given(_leaving, lambda session, ours: decommissioning.cancel_release(session, PROVIDER, ours)),
+}
+WRITES: dict[str, Arrange] = {
+    **TRANSACTIONS,
+    "lock_machines": _given(_machine, lambda session, ours: work.claim(session, START, [ours])),
+    "begin_work": _given(
+        _locked, lambda session, _: session.fetch_once(Work, "begin_work", process=START, remark=None, known=None)
+    ),
+    "let_go": _given(_locked, lambda session, _: work.let_go(session)),
+    **{name: _given(_to_end(end), end.end) for name, end in ENDS.items()},
+    "record_attempts": _given(_to_recover, attempt),
+    "quarantine": _given(_to_recover, lambda session, held: remediation.quarantine(session, {held: "enough"})),
+    "set_budgets": _given(lambda *_: None, _set_budgets),
+    "create_intent": _given(_machine, lambda session, _: provisioning.create_intent(session, PROVIDER, "rack")),
+    "provide": _given(_intended, lambda session, begun: provisioning.provide(session, PROVIDER, begun, MACHINE)),
+    "delete_intent": _given(
+        _intended, lambda session, begun: provisioning.delete_intent(session, PROVIDER, Intent(begun, "rack"))
+    ),
+    "rebind": _given(_machine, lambda session, ours: provisioning.rebind(session, PROVIDER, ours, MACHINE, "me")),
+    "write_facts": _given(_facts, lambda session, changes: provider_facts.write(session, PROVIDER, changes)),
+    "renew_session": _given(lambda *_: None, lambda session, _: session.renew()),
+}
+each_write = pytest.mark.parametrize("arrange", WRITES.values(), ids=WRITES)
 
 
 @each_write
@@ -205,7 +279,7 @@ def test_a_session_write_locks_the_session_until_the_commit(
     def check() -> None:
         free.append(fleet.sql("SELECT 1 FROM sessions FOR UPDATE SKIP LOCKED"))
 
-    breaking.lose("late", commit=arrange is _permitting, meanwhile=check)
+    breaking.lose("late", commit=arrange in TRANSACTIONS.values(), meanwhile=check)
     with suppress(CommitUnknown):
         write()
     assert free == [[]]
@@ -220,3 +294,9 @@ def test_a_fenced_statement_writes_nothing(fleet: Fleet, arrange: Arrange) -> No
     with suppress(SessionExpired, WorkConflict):
         assert not write()
     assert fleet.content() == before
+
+
+def test_every_statement_with_a_fence_was_tried() -> None:
+    """A new statement that does not lock its session would not be noticed otherwise."""
+    fenced = {name for name, text in statements().items() if "fence = :fence" in text} - {"fence_session"}
+    assert fenced == {name.partition(" ")[0] for name in WRITES}

@@ -14,9 +14,9 @@ from shepherd_core.loops.claims import Claims
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
-from tests.integration.bmdb.combinations import COMBINATIONS, plant
 from tests.integration.loops.test_control_loop import FakeLoop, Runner
-from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
+from tests.support.bmdb.combinations import COMBINATIONS, plant
+from tests.support.bmdb.fleet import PROVIDER, Fleet, ids
 from tests.support.bmdb.recovery import RecoveryEnvironment
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
@@ -103,14 +103,3 @@ def test_a_tick_that_meets_another_goes_on_elsewhere(fleet: Fleet, clock: Manual
     work.claim(one.session, START, machines[place + 2 : place + 4])
     assert ids(two.claim(4)) == machines[place + 4 : place + 8]  # half of a batch is no sign of another
     assert set(ids(two.claim(40))) == {*machines[2:place], *machines[place + 8 :]}
-
-
-@pytest.mark.parametrize(("interval", "minutes"), [(0, 10), (10, 10), (240, 10), (300, 12.5), (600, 25), (3600, 150)])
-def test_a_machine_is_unhealthy_after_two_and_a_half_intervals(fleet: Fleet, interval: int, minutes: float) -> None:
-    """And after the timeout at the earliest; so no change of the interval makes a healthy machine look unhealthy."""
-    machine_id = fleet.unhealthy_machine(60 * minutes - 20, started_ago=86_400)
-    fleet.tell_interval(machine_id, interval)
-    session = fleet.open_session()
-    assert claimed(session, RECOVER) == []
-    fleet.pass_time(20)
-    assert ids(claimed(session, RECOVER)) == [machine_id]
