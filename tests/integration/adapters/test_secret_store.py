@@ -32,9 +32,9 @@ def _ok(body: object) -> Answer:
     return Answer(200, json.dumps(body).encode(), {"Content-Type": "application/x-amz-json-1.1"})
 
 
-def _refusal(code: str, message: str = "", status: int = 400) -> Answer:
+def _refusal(code: str, message: str = "") -> Answer:
     body = json.dumps({"__type": code, "message": message}).encode()
-    return Answer(status, body, {"Content-Type": "application/x-amz-json-1.1"})
+    return Answer(400, body, {"Content-Type": "application/x-amz-json-1.1"})
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,9 @@ def server() -> Iterator[AgentServer]:
         yield server
 
 
-def _wait_for_heartbeats(server: AgentServer, number: int = 2) -> None:
-    """Wait for *number* more; of the first, an agent that was replaced may have sent one."""
-    wanted = len(server.requests) + number
+def _wait_for_heartbeats(server: AgentServer) -> None:
+    """Wait for two more; of the first, an agent that was replaced may have sent one."""
+    wanted = len(server.requests) + 2
     eventually(lambda: len(server.requests) >= wanted)
 
 

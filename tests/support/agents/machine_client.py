@@ -31,10 +31,7 @@ class Client:
         eventually(lambda: self.pool.state(name) == "Up")
 
     @contextmanager
-    def login(
-        self, name: str, *, user: str = "root", key: paramiko.PKey | None = None, timeout: float = WAIT_SECONDS
-    ) -> Iterator[paramiko.SSHClient]:
-        """Log in to the machine; *timeout* seconds for each step."""
+    def login(self, name: str, *, user: str = "root", key: paramiko.PKey | None = None) -> Iterator[paramiko.SSHClient]:
         with paramiko.SSHClient() as ssh:
             ssh.set_missing_host_key_policy(paramiko.AutoAddPolicy())
             ssh.connect(
@@ -42,9 +39,9 @@ class Client:
                 self.pool.port,
                 user,
                 pkey=key or self.key,
-                timeout=timeout,
-                banner_timeout=timeout,
-                auth_timeout=timeout,
+                timeout=WAIT_SECONDS,
+                banner_timeout=WAIT_SECONDS,
+                auth_timeout=WAIT_SECONDS,
                 allow_agent=False,
                 look_for_keys=False,
             )
@@ -63,16 +60,11 @@ class Client:
             sftp.chmod(path, 0o755)
 
     def run(self, name: str, command: str, stdin: bytes = b"") -> Result:
+        """Run a command until its session has ended."""
         with self.login(name) as ssh:
-            return run(ssh, command, stdin)
-
-
-def run(ssh: paramiko.SSHClient, command: str, stdin: bytes = b"", timeout: float = WAIT_SECONDS) -> Result:
-    """Run a command until its session has ended; *timeout* seconds without a sign of it raise TimeoutError."""
-    feed, output, errors = ssh.exec_command(command, timeout=timeout)
-    with feed, output, errors:
-        feed.write(stdin)
-        feed.channel.shutdown_write()
-        written, complained = output.read(), errors.read()
-        assert output.channel.status_event.wait(timeout), "the session does not end"
-        return Result(output.channel.recv_exit_status(), written, complained)
+            feed, output, errors = ssh.exec_command(command, timeout=WAIT_SECONDS)
+            feed.write(stdin)
+            feed.channel.shutdown_write()
+            written, complained = output.read(), errors.read()
+            assert output.channel.status_event.wait(WAIT_SECONDS), "the session does not end"
+            return Result(output.channel.recv_exit_status(), written, complained)

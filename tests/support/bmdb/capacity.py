@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -80,27 +79,24 @@ class Edge(Provider):
         return result
 
 
-def failing(error: BaseException, times: int = 1, effect: Callable[[], object] = lambda: None) -> Callable[[], None]:
-    """Return a hook that raises *error* so many *times* (0: always) after *effect*."""
+def failing(error: BaseException, times: int = 1) -> Callable[[], None]:
+    """Return a hook that raises *error* so many *times* (0: always)."""
     left = iter(range(times)) if times else iter(int, 1)
 
     def fail() -> None:
         if next(left, None) is not None:
-            effect()
             raise error
 
     return fail
 
 
-class Racks(StaticProvider):
-    """A list whose entries name their hardware behind the first letter of their ids."""
+def static(names: list[str]) -> Edge:
+    """Return a provider of the machines that *names* has when it is asked."""
 
-    def list_machines(self, deadline: Deadline) -> list[Machine]:
-        return [replace(each, hardware=each.provider_id[1:] or None) for each in super().list_machines(deadline)]
+    def listed() -> bytes:
+        return json.dumps([{"ID": name, "Addr": f"192.0.2.{ord(name[0])}"} for name in names]).encode()
 
-
-def static(names: list[str], kind: type[StaticProvider] = StaticProvider) -> Edge:
-    return Edge(kind(lambda: json.dumps([{"ID": name, "Addr": f"192.0.2.{ord(name[0])}"} for name in names]).encode()))
+    return Edge(StaticProvider(listed))
 
 
 def provided(fleet: Fleet) -> dict[str, UUID]:

@@ -16,7 +16,6 @@ from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.clock import Clock
-from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 
@@ -81,15 +80,12 @@ class Backends:
 
     @cached_property
     def pass_time(self) -> pg8000.native.PreparedStatement:
-        return self._keeper.prepare(self.passing_time)
-
-    @cached_property
-    def passing_time(self) -> str:
         columns: dict[str, list[str]] = {}
         for table, column in self.admin.run(_TIMES):
             columns.setdefault(table, []).append(f"{column} = {column} - :seconds * interval '1 second'")
         updates = (f"UPDATE {table} SET {', '.join(changes)}" for table, changes in columns.items())
-        return f"WITH {', '.join(f'moved_{n} AS ({update})' for n, update in enumerate(updates))} SELECT 1"
+        moves = ", ".join(f"moved_{n} AS ({update})" for n, update in enumerate(updates))
+        return self._keeper.prepare(f"WITH {moves} SELECT 1")
 
     @cached_property
     def empty(self) -> pg8000.native.PreparedStatement:
@@ -266,8 +262,8 @@ class Fleet:
             grace=defaults.HEALTH.grace_seconds,
         )
 
-    def started_machine(self, started_ago: float = 0, provider: str = PROVIDER) -> UUID:
-        return self.machines(1, started_ago=started_ago, provider=provider)[0]
+    def started_machine(self, started_ago: float = 0) -> UUID:
+        return self.machines(1, started_ago=started_ago)[0]
 
     def unhealthy_machine(self, reported_ago: float = 2 * HOUR, started_ago: float = 3 * HOUR) -> UUID:
         return self.machines(1, started_ago=started_ago, reported_ago=reported_ago)[0]
@@ -314,11 +310,10 @@ class Fleet:
 
         self.connection.transact(unit)
 
-    def make_overdue(self, machine_id: UUID, over_for: float = 60, *, retry_in: float = 0) -> UUID:
-        """Let a machine not come back after a step: its grace is over for these seconds, its agent start has failed."""
-        grace = f"now() - {over_for} * interval '1 second'"
+    def make_overdue(self, machine_id: UUID, retry_in: float = 0) -> UUID:
+        """Let a machine not come back after a step: its grace is over for a minute, its agent start has failed."""
         self.change(
-            f"INSERT INTO machine_grace VALUES ('{machine_id}', {grace} - interval '30 minutes', {grace})",
+            f"INSERT INTO machine_grace VALUES ('{machine_id}', now() - interval '31 min', now() - interval '1 min')",
             "INSERT INTO work_backoff (machine_id, process, until, kind, cause, last_interval_seconds, fault) "
             f"VALUES ('{machine_id}', 'ShepherdAgentStart', now() + {retry_in} * interval '1 second', "
             "'ssh-timed-out', 'no answer', 300, 'unreached')",
@@ -347,9 +342,9 @@ class Fleet:
         )
         return machine_id
 
-    def request_installation(self, machine_id: UUID, generation: int, raw: bytes = b"") -> None:
+    def request_installation(self, machine_id: UUID, generation: int) -> None:
         self.change(
-            f"INSERT INTO machine_os_installation_request VALUES ('{machine_id}', {generation}, '\\x{raw.hex()}') "
+            f"INSERT INTO machine_os_installation_request VALUES ('{machine_id}', {generation}, '') "
             "ON CONFLICT (machine_id) DO UPDATE SET generation = excluded.generation"
         )
 
@@ -371,12 +366,9 @@ class Fleet:
             id=session.session_id,
         )
 
-    def pass_time(self, seconds: float, script: Callable[[str], None] | None = None) -> None:
-        """Let time pass: move everything on record this many seconds into the past. *script* runs the SQL."""
-        if script:
-            script(self._backends.passing_time.replace(":seconds", str(seconds)))
-        else:
-            self._backends.pass_time.run(seconds=seconds)
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass: move everything on record this many seconds into the past."""
+        self._backends.pass_time.run(seconds=seconds)
 
     def move_clock(self, seconds: float) -> None:
         """Let the server's clock jump ahead, or back: what is on record moves away from it, and so do other clocks."""
@@ -472,15 +464,8 @@ def claimed(
     process: Process,
     limit: int | None = None,
     provider: str = PROVIDER,
-    *,
-    timeouts: HealthTimeouts | None = None,
 ) -> list[work.Work]:
     """Claim up to *limit* machines that are ready, the longest due first; None: try all of the provider."""
-    if timeouts is not None:
-        session.connection.script(
-            f"UPDATE recovery_policy SET heartbeat_timeout_seconds = {timeouts.heartbeat_timeout_seconds}, "
-            f"startup_timeout_seconds = {timeouts.startup_timeout_seconds} WHERE provider = '{provider}'"
-        )
     rows = _rows(session.connection, _TRIED.format(provider=provider, process=process.value))
     chosen = [machine_id for machine_id, ready in rows if limit is None or ready]
     return list(work.claim(session, process, chosen[:limit])) if chosen else []
