@@ -88,8 +88,10 @@ logical_id = sam_local.logical_id
 
 
 def environment(stack: Stack, function: str) -> dict[str, str]:
+    """Return the environment of a function, without that of libraries."""
     own = stack.resources[logical_id(function)]["Properties"].get("Environment", {}).get("Variables", {})
-    return {**stack.resolve(TEMPLATE["Globals"]["Function"]["Environment"]["Variables"]), **own}
+    everyones = stack.resolve(TEMPLATE["Globals"]["Function"]["Environment"]["Variables"])
+    return {name: value for name, value in {**everyones, **own}.items() if name.startswith("SHEPHERD_")}
 
 
 def deployed_name(function: str) -> str:

@@ -147,6 +147,36 @@ def test_a_function_loads_its_own_providers_code_and_libraries_alone(provider: s
     assert HEAVY & foreign(modules) == OF_PROVIDERS.get(provider, {"requests"})
 
 
+def test_the_first_request_of_an_agent_collects_no_garbage() -> None:
+    """And none that comes later looks at what the first one made."""
+    program = f"""
+import gc, json, sys
+sys.path[:0] = {coldstart.PATHS!r}
+from types import SimpleNamespace
+from functions.agent_api.app import lambda_handler
+
+class Event(dict):
+    def __contains__(self, key):
+        collections.clear()
+        self.made.extend([] for _ in range(100_000))
+        self.collects = bool(collections)
+        return False
+
+collections, event = [], Event()
+gc.callbacks.append(lambda phase, info: collections.append(phase))
+for event.made in [], []:
+    try:
+        lambda_handler(event, SimpleNamespace(aws_request_id="1"))
+    except Exception as error:
+        print(json.dumps([type(error).__name__, event.collects, gc.isenabled(), gc.get_freeze_count() > 100_000]))
+"""
+    command = [sys.executable, "-S", "-c", program]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env={"POWERTOOLS_LOG_LEVEL": "CRITICAL"})
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        ["EventInvalid", collects, True, True] for collects in (False, True)
+    ]
+
+
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Return what sets more than the settings of a function with any provider; its process ends with the test."""
