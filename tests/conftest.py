@@ -37,7 +37,7 @@ os.environ["TZ"] = "UTC"  # of the times that commands print
 time.tzset()
 
 # The contract suite is a plain module: without this its assertions would not say what they compared.
-pytest.register_assert_rewrite("tests.support.providers.provider_contract")
+pytest.register_assert_rewrite("tests.integration.providers.contract.provider_contract")
 
 # A check that fails now and then is none: where others wait for it, the examples are always the same.
 # How fast a computer draws examples is no defect.

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.integration.cli.ec2_fleet import Ec2Fleet
 from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
 from tests.support.providers.ec2_api import ec2_api
-from tests.support.providers.ec2_fleet import Ec2Fleet
 
 
 @pytest.fixture

@@ -24,13 +24,13 @@ from typer.testing import Result
 from shepherdctl.deployment.function_logs import FUNCTIONS
 from shepherdctl.people import Person
 from simulator.environment import environment
+from tests.integration.cli.ec2_fleet import Ec2Fleet
 from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine, every_command
 from tests.support.deployment.cloudformation import PSEUDO
 from tests.support.deployment.deployments import build_small
 from tests.support.deployment.iam import allows
 from tests.support.deployment.people import BUCKET, PEOPLE, statements
-from tests.support.providers.ec2_fleet import Ec2Fleet
 
 ACCOUNT, REGION = PSEUDO["AWS::AccountId"], PSEUDO["AWS::Region"]
 WHY = ("--reason", "a test")

@@ -15,7 +15,7 @@ from shepherd_core.providers.hetzner.adapter import HetznerProvider
 from shepherd_core.settings.providers.hetzner import HetznerSettings
 
 from tests.conftest import ManualClock
-from tests.support.providers.provider_contract import PUBLIC_KEY
+from tests.integration.providers.contract.provider_contract import PUBLIC_KEY
 from tests.support.providers.scripted_http import Answer, Request, said, scripted_server
 
 TOKEN = UUID("6f9d9a52-4f5c-4d43-9f5e-3a6f0d0d1d11")

@@ -24,8 +24,8 @@ from simulator.environment.faults import Drop, FakeAnswer, SetValue
 from simulator.providers.ironic.api import IronicApi
 from simulator.providers.kit.hardware import NoHardware
 from tests.conftest import ManualClock
+from tests.integration.providers.contract.provider_contract import INTERRUPTIONS, _method
 from tests.support.providers.ironic_api import PUBLIC_KEY, ironic_api, ironic_provider, operate
-from tests.support.providers.provider_contract import INTERRUPTIONS, _method
 from tests.support.providers.scripted_http import Answer, Request, said, scripted_server
 from tests.support.waiting import eventually
 

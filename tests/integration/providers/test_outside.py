@@ -11,8 +11,8 @@ from shepherd_core.settings import providers
 from shepherd_core.wiring.providers import build
 
 from tests.conftest import ManualClock
+from tests.integration.providers.contract.provider_contract import context
 from tests.support.command_line import CommandLine
-from tests.support.providers.provider_contract import context
 
 SETTINGS = 'version = 1\n[provider.acme]\napi_url = "https://api.example.com"\n'
 

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from shepherd_core import providers
 from shepherd_core.providers.kit.api_object import ApiObject
 
-from tests.support.providers.description import Description
+from tests.integration.providers.contract.description import Description
 
 PAGES = Path(__file__).parents[3] / "docs/providers"
 NAMES = sorted(path.stem for path in (Path(__file__).parents[2] / "data/descriptions").glob("*.json"))

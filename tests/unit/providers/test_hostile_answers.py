@@ -14,7 +14,7 @@ from shepherd_core.providers.kit.fields import from_json
 from shepherd_core.providers.kit.machine_list import MachineList
 from shepherd_core.providers.redfish.answer import BmcAnswer
 
-from tests.support.providers.provider_faults import NO_ADDRESSES, NO_IDS
+from tests.integration.providers.contract.provider_faults import NO_ADDRESSES, NO_IDS
 
 DEEP = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
 MANY = b"[" + b"{}," * MOST_VALUES + b"{}]"

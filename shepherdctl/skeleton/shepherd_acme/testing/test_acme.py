@@ -8,8 +8,8 @@ from shepherd_acme.adapter import build
 from shepherd_acme.settings import AcmeSettings
 from shepherd_acme.testing.api import KEY, AcmeApi
 from tests.conftest import ManualClock
-from tests.support.providers.provider_contract import Places, ProviderContract, Setup, context
-from tests.support.providers.provider_faults import ProviderFaults
+from tests.integration.providers.contract.provider_contract import Places, ProviderContract, Setup, context
+from tests.integration.providers.contract.provider_faults import ProviderFaults
 
 
 class TestAcme(ProviderContract, ProviderFaults):

@@ -7,10 +7,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from tests.integration.cli.ec2_fleet import Ec2Fleet
 from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import HOUR, Fleet
 from tests.support.command_line import CommandLine
-from tests.support.providers.ec2_fleet import Ec2Fleet
 
 WHY = ("--reason", "it is gone")
 

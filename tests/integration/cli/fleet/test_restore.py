@@ -12,11 +12,11 @@ import pytest
 from shepherd_core.domain.clock import SystemClock
 
 from simulator.environment.postgres import TEMPLATE, Postgres
+from tests.integration.cli.ec2_fleet import Ec2Fleet
 from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
 from tests.support.providers.ec2_api import ec2_api
-from tests.support.providers.ec2_fleet import Ec2Fleet
 
 PAGE = (Path(__file__).parents[4] / "docs" / "how-to" / "restore.md").read_text()
 ANSWERS = {"resume": ("--yes",), "adopt": ("--yes",)}

@@ -8,9 +8,9 @@ from uuid import UUID
 import pytest
 from shepherd_core.bmdb.work import work
 
+from tests.integration.cli.ec2_fleet import Ec2Fleet
 from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
-from tests.support.providers.ec2_fleet import Ec2Fleet
 
 
 @pytest.fixture(autouse=True)

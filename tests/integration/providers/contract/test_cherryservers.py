@@ -12,8 +12,8 @@ from shepherd_core.settings.providers.cherryservers import CherryserversSettings
 from simulator.environment.faults import SetValue
 from simulator.providers.cherryservers.api import PROJECT, CherryserversApi
 from simulator.providers.kit.machines import Options
-from tests.support.providers.hosting_contract import OURS, HostingContract
-from tests.support.providers.provider_contract import Places, Setup
+from tests.integration.providers.contract.hosting_contract import OURS, HostingContract
+from tests.integration.providers.contract.provider_contract import Places, Setup
 
 SERVERS = f"/projects/{PROJECT}/servers"
 

@@ -7,9 +7,9 @@ from shepherd_core.providers.ec2.adapter import Ec2Provider
 from shepherd_core.settings.providers.ec2 import Ec2Settings
 
 from tests.conftest import ManualClock
+from tests.integration.providers.contract.provider_contract import ProviderContract, Setup
+from tests.integration.providers.contract.provider_faults import ProviderFaults
 from tests.support.providers.ec2_api import FLEET, IMAGE, Ec2Faults, ec2_api, refusal, subnets
-from tests.support.providers.provider_contract import ProviderContract, Setup
-from tests.support.providers.provider_faults import ProviderFaults
 from tests.support.providers.scripted_http import Answer
 
 SECRET = "a-secret-access-key-that-nobody-may-see"

@@ -11,9 +11,9 @@ from simulator.providers.equinix.api import EquinixApi
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.kit.machines import Options
 from tests.conftest import ManualClock
-from tests.support.providers.description import Description
-from tests.support.providers.provider_contract import PUBLIC_KEY, Places, ProviderContract, Setup
-from tests.support.providers.provider_faults import ProviderFaults
+from tests.integration.providers.contract.description import Description
+from tests.integration.providers.contract.provider_contract import PUBLIC_KEY, Places, ProviderContract, Setup
+from tests.integration.providers.contract.provider_faults import ProviderFaults
 from tests.support.waiting import eventually
 
 PROJECT = "6ab2c9bd-3c32-4d0e-8d4a-0f4b1a5c7e10"

@@ -11,9 +11,9 @@ from simulator.providers.hetzner.objects import RobotServer
 from simulator.providers.hetzner.robot import HetznerRobot
 from simulator.providers.kit.hardware import NoHardware
 from tests.conftest import ManualClock
-from tests.support.providers.description import Description
-from tests.support.providers.provider_contract import PUBLIC_KEY, Places, ProviderContract, Setup
-from tests.support.providers.provider_faults import ProviderFaults
+from tests.integration.providers.contract.description import Description
+from tests.integration.providers.contract.provider_contract import PUBLIC_KEY, Places, ProviderContract, Setup
+from tests.integration.providers.contract.provider_faults import ProviderFaults
 
 USER = "#ws+made-up"
 PASSWORD = "a-password-that-nobody-may-see"

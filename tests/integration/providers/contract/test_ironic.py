@@ -10,9 +10,9 @@ from simulator.environment.faults import FakeAnswer, SetValue
 from simulator.providers.ironic.service import installed
 from simulator.providers.kit.hardware import NoHardware
 from tests.conftest import ManualClock
+from tests.integration.providers.contract.provider_contract import Places, ProviderContract, Setup
+from tests.integration.providers.contract.provider_faults import ProviderFaults
 from tests.support.providers.ironic_api import CREDENTIAL, ironic_api, ironic_provider, operate
-from tests.support.providers.provider_contract import Places, ProviderContract, Setup
-from tests.support.providers.provider_faults import ProviderFaults
 from tests.support.waiting import eventually
 
 

@@ -12,8 +12,8 @@ from shepherd_core.settings.providers.latitude import LatitudeSettings
 from simulator.environment.faults import SetValue
 from simulator.providers.kit.machines import Options
 from simulator.providers.latitude.api import PROJECT, LatitudeApi
-from tests.support.providers.hosting_contract import OURS, HostingContract, SwitchedOn
-from tests.support.providers.provider_contract import Places, Setup
+from tests.integration.providers.contract.hosting_contract import OURS, HostingContract, SwitchedOn
+from tests.integration.providers.contract.provider_contract import Places, Setup
 
 
 class TestLatitude(HostingContract, SwitchedOn):

@@ -12,8 +12,8 @@ from shepherd_core.settings.providers.phoenixnap import PhoenixnapSettings
 from simulator.environment.faults import SetValue
 from simulator.providers.phoenixnap.api import PhoenixnapApi
 from tests.conftest import ManualClock
-from tests.support.providers.hosting_contract import OURS, HostingContract, SwitchedOn
-from tests.support.providers.provider_contract import PUBLIC_KEY, Places, Setup
+from tests.integration.providers.contract.hosting_contract import OURS, HostingContract, SwitchedOn
+from tests.integration.providers.contract.provider_contract import PUBLIC_KEY, Places, Setup
 
 CREDENTIAL = "client:a-secret-that-nobody-may-see"
 FLEET = "blue"

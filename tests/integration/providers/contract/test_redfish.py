@@ -9,8 +9,8 @@ from simulator.environment.faults import FakeAnswer
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.redfish.bmcs import RedfishRack
 from tests.conftest import ManualClock
-from tests.support.providers.provider_contract import ProviderContract, Setup
-from tests.support.providers.provider_faults import ProviderFaults
+from tests.integration.providers.contract.provider_contract import ProviderContract, Setup
+from tests.integration.providers.contract.provider_faults import ProviderFaults
 from tests.support.providers.redfish_rack import provider
 
 PASSWORD = "made-up:password of a BMC"

@@ -14,8 +14,8 @@ from simulator.environment.faults import FakeAnswer, SetValue
 from simulator.providers.kit.machines import Options
 from simulator.providers.scaleway.api import MONTHLY_OFFER, OFFER, OS, PROJECT, ZONE, ScalewayApi
 from tests.conftest import ManualClock
-from tests.support.providers.hosting_contract import OURS, HostingContract, SwitchedOn
-from tests.support.providers.provider_contract import Places, Setup
+from tests.integration.providers.contract.hosting_contract import OURS, HostingContract, SwitchedOn
+from tests.integration.providers.contract.provider_contract import Places, Setup
 
 SERVERS = f"/baremetal/v1/zones/{ZONE}/servers"
 

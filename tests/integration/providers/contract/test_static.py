@@ -9,7 +9,7 @@ from shepherd_core.adapters import documents
 from shepherd_core.domain.errors import SourceUnavailable
 from shepherd_core.providers.static import StaticProvider
 
-from tests.support.providers.provider_contract import ProviderContract, Setup
+from tests.integration.providers.contract.provider_contract import ProviderContract, Setup
 
 ENTRIES = [
     {"ID": "rack1-1", "Addr": "192.0.2.11", "Location": "Amsterdam"},

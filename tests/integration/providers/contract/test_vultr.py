@@ -11,8 +11,8 @@ from shepherd_core.settings.providers.vultr import VultrSettings
 from simulator.environment.faults import SetValue
 from simulator.providers.kit.machines import Options
 from simulator.providers.vultr.api import VultrApi
-from tests.support.providers.hosting_contract import NEW, OURS, HostingContract
-from tests.support.providers.provider_contract import Places, Setup
+from tests.integration.providers.contract.hosting_contract import NEW, OURS, HostingContract
+from tests.integration.providers.contract.provider_contract import Places, Setup
 
 
 class TestVultr(HostingContract):

@@ -32,7 +32,7 @@ from shepherd_core.providers.kit import fields
 from simulator.environment.faults import Cut, Delay, Drop, FakeAnswer, Rule, Scramble, SetValue, Shrink
 from simulator.providers.kit.fault_script import FaultScript
 from tests.conftest import ManualClock
-from tests.support.providers.provider_contract import (
+from tests.integration.providers.contract.provider_contract import (
     INTERRUPTIONS,
     TOKEN,
     Places,

@@ -4,7 +4,7 @@ The contract of a provider, as one test suite for all adapters.
 To hold an adapter to it, write a test module with a class that inherits
 ``ProviderContract`` and overrides the fixture ``setup``::
 
-    from tests.support.providers.provider_contract import ProviderContract, Setup
+    from tests.integration.providers.contract.provider_contract import ProviderContract, Setup
 
     class TestEquinix(ProviderContract):
         @pytest.fixture

@@ -12,9 +12,9 @@ from shepherd_core.domain.provider import Provider
 from simulator.environment.faults import SetValue
 from simulator.providers.kit.hardware import NoHardware
 from tests.conftest import ManualClock
-from tests.support.providers.description import Description
-from tests.support.providers.provider_contract import Places, ProviderContract, Setup, context
-from tests.support.providers.provider_faults import ProviderFaults
+from tests.integration.providers.contract.description import Description
+from tests.integration.providers.contract.provider_contract import Places, ProviderContract, Setup, context
+from tests.integration.providers.contract.provider_faults import ProviderFaults
 
 SECRET = "a-key-that-nobody-may-see"
 OURS = UUID(int=2**127 + 5)

@@ -31,7 +31,7 @@ from zlib import crc32
 from simulator.providers.kit.http_server import HttpRequest, Reply
 from simulator.providers.kit.rest import RestApi
 
-_FOLDER = Path(__file__).parents[2] / "data/descriptions"
+_FOLDER = Path(__file__).parents[3] / "data/descriptions"
 _TYPES = {"string": str, "integer": int, "boolean": bool, "object": dict}
 _FORM = "application/x-www-form-urlencoded"
 
