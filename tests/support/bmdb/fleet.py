@@ -281,19 +281,17 @@ class Fleet:
 
     def tell_interval(self, machine_id: UUID, seconds: int) -> None:
         """Let the last heartbeat of the machine's agent have said this interval, or have been answered with it."""
-        self.sql(
-            "UPDATE machine_agent_heartbeat SET report_interval_seconds = :seconds WHERE machine_id = :id",
-            id=machine_id,
-            seconds=seconds,
-        )
+        self.update("machine_agent_heartbeat", machine_id, report_interval_seconds=seconds)
 
     # What happens to machines.
 
-    def locate(self, machine_id: UUID, location: str | None) -> UUID:
-        self.sql(
-            "UPDATE machine_provided SET provider_location = :at WHERE machine_id = :id", at=location, id=machine_id
-        )
+    def update(self, table: str, machine_id: UUID, **values: Any) -> UUID:
+        changes = ", ".join(f"{name} = :{name}" for name in values)
+        self.sql(f"UPDATE {table} SET {changes} WHERE machine_id = :id", id=machine_id, **values)
         return machine_id
+
+    def locate(self, machine_id: UUID, location: str | None) -> UUID:
+        return self.update("machine_provided", machine_id, provider_location=location)
 
     def label(self, provider_id: str, labels: dict[str, str]) -> None:
         """Let the provider name these labels of a machine."""
@@ -361,10 +359,7 @@ class Fleet:
         return machine_id
 
     def expire(self, session: Session) -> None:
-        self.sql(
-            "UPDATE sessions SET deadline = clock_timestamp() - interval '1 second' WHERE session_id = :id",
-            id=session.session_id,
-        )
+        self.die_in(-1, session)
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass: move everything on record this many seconds into the past."""

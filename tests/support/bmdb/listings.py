@@ -87,12 +87,7 @@ def facts(fleet: Fleet, machine_id: UUID) -> list[str | None]:
 
 def record(fleet: Fleet, machine_id: UUID, **facts: str | None) -> None:
     found = {**dict(zip(("reservation_id", "ip_address", "location", "status"), UP, strict=True)), **facts}
-    fleet.sql(
-        "UPDATE machine_provided SET " + ", ".join(f"provider_{name} = :{name}" for name in found) + " "
-        "WHERE machine_id = :id",
-        id=machine_id,
-        **found,
-    )
+    fleet.update("machine_provided", machine_id, **{f"provider_{name}": value for name, value in found.items()})
 
 
 def rows(fleet: Fleet, *but: str) -> dict[str, list[list[Any]]]:

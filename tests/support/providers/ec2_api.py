@@ -8,8 +8,6 @@ room, lets an instance stop at once, and replaces no root volumes.
 from __future__ import annotations
 
 import base64
-import random
-import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,8 +17,6 @@ from urllib.parse import parse_qsl, urlencode
 
 from werkzeug.test import Client
 
-from simulator.environment.faults import FakeAnswer, Scramble
-from simulator.providers.kit.fault_script import FaultScript
 from tests.conftest import read_models_once
 from tests.support.providers.scripted_http import Answer, Request, Script, scripted_server
 
@@ -28,7 +24,7 @@ ACCOUNT, REGION = "123456789012", "eu-central-1"
 FLEET = "fleet-a"
 # Every word of this is invented; EC2 checks that an image exists, moto does not.
 IMAGE = "ami-0123456789abcdef0"
-_XML = {"Content-Type": "text/xml;charset=UTF-8"}
+XML = {"Content-Type": "text/xml;charset=UTF-8"}
 
 
 def moto_ec2(region: str = REGION) -> Any:
@@ -40,46 +36,7 @@ def moto_ec2(region: str = REGION) -> Any:
 
 def refusal(status: int, code: str, message: str = "no") -> Answer:
     body = f"<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message></Error></Errors></Response>"
-    return Answer(status, body.encode(), _XML)
-
-
-_CODES = {
-    401: "AuthFailure",
-    403: "UnauthorizedOperation",
-    404: "InvalidInstanceID.NotFound",
-    429: "RequestLimitExceeded",
-}
-"""What EC2 says with a status; for others, whatever it is."""
-
-
-class Ec2Faults(FaultScript):
-    """The faults that all simulated APIs share, in EC2's form: actions are POSTs to one path, and answers are XML."""
-
-    def __init__(self, api: Ec2Api) -> None:
-        super().__init__()
-        self._api = api
-        api.faults.append(self._answer)
-
-    def _answer(self, action: str, asked: dict[str, str]) -> Answer | None:
-        delays, other = self.hits("GET" if action.startswith("Describe") else "POST", "/")
-        fault: Any = delays[0] if delays else other
-        if fault is None:
-            return None
-        before = getattr(fault, "when", "after") == "before"
-        done = Answer() if before else self._api.perform(action, asked)
-        if isinstance(fault, Scramble):
-            return Answer(done.status, _scrambled(done.body, random.Random(fault.seed)), _XML)
-        if not isinstance(fault, FakeAnswer):
-            return Answer(200, done.body[:100], _XML, missing=100)  # lost, cut, or later than anybody waits
-        if fault.status < 300:
-            return Answer(fault.status, str(fault.body).encode(), _XML)
-        return refusal(fault.status, _CODES.get(fault.status, "Whatever"))
-
-
-def _scrambled(body: bytes, chance: random.Random) -> bytes:
-    """Return *body* with another text in one of its elements."""
-    start, end = chance.choice([found.span(1) for found in re.finditer(b">([^<>]*)</", body)])
-    return body[:start] + chance.choice([b"", b"unheard of", b"-1", b"<a/>", b"9" * 30, b"&#0;"]) + body[end:]
+    return Answer(status, body.encode(), XML)
 
 
 class Ec2Api:
@@ -171,7 +128,7 @@ class Ec2Api:
                 return None
             asked.pop("NextToken", None)
             body = self._forward(asked).body
-            return Answer(200, body.replace(b"<reservationSet>", b"<nextToken>again</nextToken><reservationSet>"), _XML)
+            return Answer(200, body.replace(b"<reservationSet>", b"<nextToken>again</nextToken><reservationSet>"), XML)
 
         self.faults.append(fault)
 
@@ -190,7 +147,7 @@ class Ec2Api:
                     return found
             answer = self.perform(action, asked)
         if action in self.lost:
-            return Answer(200, answer.body[:100], _XML, missing=100)
+            return Answer(200, answer.body[:100], XML, missing=100)
         return answer
 
     def perform(self, action: str, asked: dict[str, str]) -> Answer:
@@ -212,7 +169,7 @@ class Ec2Api:
             },
             base_url=f"http://ec2.{REGION}.amazonaws.com",
         )
-        answer = Answer(found.status_code, found.data, _XML)
+        answer = Answer(found.status_code, found.data, XML)
         self._described[body] = answer
         return answer
 
@@ -220,7 +177,7 @@ class Ec2Api:
         self.launches.append(asked)
         token = asked.get("ClientToken", "")
         if token in self._launched:
-            known = Answer(200, self._launched[token], _XML)
+            known = Answer(200, self._launched[token], XML)
             return known if self.replays else refusal(400, "IdempotentParameterMismatch", asked["UserData"])
         answer = self._forward(asked)
         if answer.status == 200:
@@ -266,7 +223,7 @@ class Ec2Api:
         self.reinstalled.append(asked)
         task = f"<replaceRootVolumeTask><instanceId>{asked['InstanceId']}</instanceId></replaceRootVolumeTask>"
         body = f"<CreateReplaceRootVolumeTaskResponse>{task}</CreateReplaceRootVolumeTaskResponse>"
-        return Answer(200, body.encode(), _XML)
+        return Answer(200, body.encode(), XML)
 
 
 @contextmanager

@@ -1,9 +1,9 @@
 """A fleet whose endpoint has gone: each machine is found alive, and gets an agent that reports to the new one."""
 
 from tests.conftest import ManualClock
+from tests.integration.loops.recovery.site import NEW, OLD, Site
 from tests.support.bmdb.fleet import Fleet
 from tests.support.bmdb.recovery import RecoveryEnvironment
-from tests.support.providers.site import NEW, OLD, Site
 
 MACHINES = 100
 

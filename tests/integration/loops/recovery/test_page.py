@@ -26,11 +26,11 @@ from shepherd_core.rules.budget import BudgetLimits
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
+from tests.integration.loops.recovery.site import AgentFile, Site
 from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.fleet import Fleet
 from tests.support.bmdb.recovery import MINUTE, OneMachine
 from tests.support.providers.fake_provider import refuse
-from tests.support.providers.site import AgentFile, Site
 
 PAGE = (Path(__file__).parents[4] / "docs" / "recovery.md").read_text()
 LOOPS = {"ShepherdAgentStart": "Initializer", "ShepherdRecovery": "Recoverer"}
