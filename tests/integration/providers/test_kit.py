@@ -1,4 +1,4 @@
-"""The parts that adapters are made of, where no provider's own tests hold them: tokens, pages, refusals, creation."""
+"""The parts that adapters are made of, where no provider's own tests hold them: tokens, pages and refusals."""
 
 import json
 from collections.abc import Iterator
@@ -7,17 +7,14 @@ from typing import Any
 import pytest
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors.provider import (
-    CapacityTaken,
     ListingInvalid,
     ProviderRefused,
     ProviderUnavailable,
     ProviderUnusable,
 )
-from shepherd_core.domain.machine import Availability, Machine, ProviderId
 from shepherd_core.providers.kit import paging as kit_paging
 from shepherd_core.providers.kit.auth import Bearer, ClientCredentials
 from shepherd_core.providers.kit.context import ProviderContext
-from shepherd_core.providers.kit.creation import create_once
 from shepherd_core.providers.kit.dialect import said
 from shepherd_core.providers.kit.http import HttpApi
 from shepherd_core.providers.kit.paging import NextLinks, Offsets, PageNumbers, Paging, listed
@@ -212,39 +209,3 @@ def test_a_page_that_makes_no_sense_makes_the_listing_invalid(
 )
 def test_an_errors_message_is_found_where_apis_put_it(body: object, expected: str) -> None:
     assert said(body) == expected
-
-
-OURS = Machine(provider_id=ProviderId("ours"), availability=Availability.KNOWN_USED)
-
-
-@pytest.mark.parametrize(
-    ("refuses_second", "finds", "created", "expected"),
-    [
-        (False, [OURS], [], OURS),
-        (False, [None], [OURS], OURS),
-        (False, [None, OURS], [ProviderRefused()], OURS),
-        (False, [None, None], [ProviderRefused()], ProviderRefused),
-        (False, [CapacityTaken()], [], CapacityTaken),
-        (False, [None], [ProviderUnavailable()], ProviderUnavailable),
-        (True, [], [OURS], OURS),
-        (True, [OURS], [ProviderRefused()], OURS),
-        (True, [CapacityTaken()], [ProviderRefused()], CapacityTaken),
-    ],
-)
-def test_a_machine_is_created_once(refuses_second: bool, finds: list[Any], created: list[Any], expected: Any) -> None:
-    """A call whose answer was lost is repeated; a refusal may mean that the first one succeeded."""
-
-    def take(outcomes: list[Any]) -> Any:
-        if isinstance(outcome := outcomes.pop(0), Exception):
-            raise outcome
-        return outcome
-
-    def call() -> Machine:
-        return create_once(lambda: take(finds), lambda: take(created), refuses_second=refuses_second)
-
-    if isinstance(expected, Machine):
-        assert call() is expected
-    else:
-        with pytest.raises(expected):
-            call()
-    assert (finds, created) == ([], []), "no request more than that"
