@@ -184,7 +184,7 @@ def _worst(counts: Sequence[FleetCount], provider: str) -> str:
         return ""
     places = ", ".join(f"{count} at {name}" for name, count in unhealthy.most_common(_WORST))
     more = f" and {len(unhealthy) - _WORST} more locations" if len(unhealthy) > _WORST else ""
-    return f"; of the {unhealthy.total()} unhealthy ones, {places}{more}"
+    return f"; unhealthy: {places}{more}"
 
 
 def _of_loops(fleet: FleetStatus, loop_minutes: Mapping[str, int]) -> Iterator[Condition]:

@@ -104,7 +104,7 @@ AWAY: dict[str, Any] = {"outcome": "Failed", "kind": FailureKind.PROVIDER_UNAVAI
         ),
         (
             {"budgets": [BUDGET], "machines": [count(State.UNHEALTHY, 3, "r1"), count(State.UNHEALTHY, 1, "r2")]},
-            f"{LIMITED}, the whole provider; no machine reports; of the 4 unhealthy ones, 3 at r1, 1 at r2",
+            f"{LIMITED}, the whole provider; no machine reports; unhealthy: 3 at r1, 1 at r2",
         ),
         (
             {"budgets": [replace(BUDGET, location="r 1", per_hour=1)]},
