@@ -37,6 +37,10 @@ def tick(loop: str, minutes_ago: float = 1, **changes: Any) -> Tick:
     return replace(found, **changes)
 
 
+def counting(loop: str, **counts: float) -> dict[str, Any]:
+    return {"ticks": [tick(loop, counts=counts)]}
+
+
 WELL = FleetStatus(
     NOW,
     0,
@@ -84,14 +88,8 @@ AWAY: dict[str, Any] = {"outcome": "Failed", "kind": FailureKind.PROVIDER_UNAVAI
             "database-read-only: the database takes no writes: it is a standby, or was made read-only",
         ),
         ({"full": True}, "database-read-only: the database takes no writes: its disk is full"),
-        (
-            {"clock_ahead_seconds": 7_200.0},
-            f"clock-differs: the database's clock is 2 h ahead of {NOTHING_RUNS}",
-        ),
-        (
-            {"clock_ahead_seconds": -301.0},
-            f"clock-differs: the database's clock is 5 min behind {NOTHING_RUNS}",
-        ),
+        ({"clock_ahead_seconds": 7_200.0}, f"clock-differs: the database's clock is 2 h ahead of {NOTHING_RUNS}"),
+        ({"clock_ahead_seconds": -301.0}, f"clock-differs: the database's clock is 5 min behind {NOTHING_RUNS}"),
         ({"clock_ahead_seconds": 300.0}, None),
         (
             {"checkpoint_ahead_seconds": 7_140.0},
@@ -136,10 +134,10 @@ AWAY: dict[str, Any] = {"outcome": "Failed", "kind": FailureKind.PROVIDER_UNAVAI
         ),
         ({"machines": [count(State.STARTING, 2, age_class=None)]}, None),  # before the first report
         (
-            {"ticks": [tick("initializer", counts={"oldest_due_age_seconds": 1801})]},
+            counting("initializer", oldest_due_age_seconds=1801),
             "long-wait: a machine has waited for the Initializer of redfish for 30 min",
         ),
-        ({"ticks": [tick("initializer", counts={"oldest_due_age_seconds": 1800})]}, None),
+        (counting("initializer", oldest_due_age_seconds=1800), None),
         (
             {"ticks": [tick("recoverer", seconds=145)]},
             "loop-slow: the Recoverer of redfish took 2 min, and is killed after 180 s",
@@ -164,19 +162,13 @@ AWAY: dict[str, Any] = {"outcome": "Failed", "kind": FailureKind.PROVIDER_UNAVAI
             "places-lost: 2 places of redfish lost to machines that failed for good there",
         ),
         (
-            {"ticks": [tick("updater", counts={"settings_refused": 1})]},
+            counting("updater", settings_refused=1),
             "settings-refused: the settings document was refused: the Updater of redfish works with the last good one",
         ),
+        (counting("recoverer", no_access=1), "no-access: 1 machine of redfish let no agent start until you act"),
+        (counting("provisioner", drifted=2), "drifted: 2 machines of redfish differ between provider and BMDB"),
         (
-            {"ticks": [tick("recoverer", counts={"no_access": 1})]},
-            "no-access: 1 machine of redfish let no agent start until you act",
-        ),
-        (
-            {"ticks": [tick("provisioner", counts={"drifted": 2})]},
-            "drifted: 2 machines of redfish differ between provider and BMDB",
-        ),
-        (
-            {"ticks": [tick("recoverer", counts={"found_alive": 3})]},
+            counting("recoverer", found_alive=3),
             "found-alive: 3 machines of redfish did not report and answered over SSH",
         ),
     ],
