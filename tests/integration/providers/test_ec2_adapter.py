@@ -49,7 +49,8 @@ class Site:
         return self.provider.create_machine(PLACE, token, self.deadline)
 
     def told(self, launch: int = 0) -> dict[str, str]:
-        keys: dict[str, str] = json.loads(self.api.user_data()[launch].partition("\n")[2])["ssh_keys"]
+        user_data = base64.b64decode(self.api.launches[launch]["UserData"]).decode()
+        keys: dict[str, str] = json.loads(user_data.partition("\n")[2])["ssh_keys"]
         return keys
 
     def state(self, machine: Machine) -> str:

@@ -7,7 +7,6 @@ room, lets an instance stop at once, and replaces no root volumes.
 
 from __future__ import annotations
 
-import base64
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -101,9 +100,6 @@ class Ec2Api:
         found._state.name = state
         found.state_reason.code = reason
         found.state_reason.message = reason
-
-    def user_data(self) -> list[str]:
-        return [base64.b64decode(launch["UserData"]).decode() for launch in self.launches]
 
     def stall(self) -> None:
         self._stalled.set()
