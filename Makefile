@@ -212,6 +212,10 @@ cli-page: .venv/.ready ## write docs/cli.md again: all commands, and what they p
 stable: .venv/.ready ## add what is new to what is promised, in tests/data/stable.txt
 	@WRITE_STABLE=1 $(BIN)/python -m pytest -q -n 0 tests/unit/test_stable.py
 
+.PHONY: stacks
+stacks: .venv/.ready .venv-sam/.ready ## write what CloudFormation makes of template.yaml, in tests/data/stacks, to be read
+	@WRITE_STACKS=1 $(BIN)/python -m pytest -q -n 0 tests/integration/deployment/test_template.py -k what_was_read
+
 .PHONY: incident-picture
 incident-picture: .venv/.ready ## draw docs/pictures/incident.svg from what the commands of docs/how-to/rack.md print
 	@WRITE_PICTURE=1 $(BIN)/python -m pytest -q -n 0 tests/integration/cli/fleet/test_incidents.py -k "what_it_shows and rack"

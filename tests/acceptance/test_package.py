@@ -11,10 +11,10 @@ from typing import Any
 
 import boto3
 import pytest
+import yaml
 from moto.server import ThreadedMotoServer
 
 from shepherdctl.deployment.template import Build, package
-from tests.support.deployment.cloudformation import read
 
 ROOT = Path(__file__).parents[2]
 SAM = ROOT / ".venv-sam" / "bin" / "sam"
@@ -69,7 +69,7 @@ def test_the_stack_is_that_of_sam(build: Path, url: str, tmp_path: Path) -> None
     out = tmp_path / "packaged.yaml"
     sam(build.parents[1], "package", "--s3-bucket", BUCKET, "--output-template-file", str(out), AWS_ENDPOINT_URL=url)
     stored = {
-        each["Key"]: read(s3.get_object(Bucket=BUCKET, Key=each["Key"])["Body"].read().decode())
+        each["Key"]: yaml.safe_load(s3.get_object(Bucket=BUCKET, Key=each["Key"])["Body"].read().decode())
         for each in s3.list_objects_v2(Bucket=BUCKET)["Contents"]
         if each["Key"].endswith(".template")
     }
@@ -77,7 +77,7 @@ def test_the_stack_is_that_of_sam(build: Path, url: str, tmp_path: Path) -> None
     made = {
         key.partition("/")[2]: json.loads(content) for key, content in ours.objects.items() if key.endswith(".template")
     }
-    theirs = plain(read(out.read_text()), stored)
+    theirs = plain(yaml.safe_load(out.read_text()), stored)
     assert plain(made[ours.key.partition("/")[2]], made) == theirs
     assert json.dumps(theirs, ensure_ascii=False).count("…") > 6
 

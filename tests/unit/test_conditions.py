@@ -20,7 +20,7 @@ from shepherd_core.settings.functions.specs import LOOPS
 from shepherdctl.descriptions.condition import AWS_ALONE, Condition, ConditionName
 from shepherdctl.descriptions.conditions import FleetStatus, conditions, only
 from tests.support.console import parsed
-from tests.unit.deployment.test_alarms import HTTP_API_ALARMS, kind_and_loop
+from tests.support.metrics_page import documented
 
 NOW = datetime(2026, 11, 23, 3, tzinfo=UTC)
 MINUTES = dict.fromkeys(LOOPS, 1) | {"updater": 10}
@@ -265,7 +265,7 @@ def test_the_command_of_a_cure_can_be_typed(location: str) -> None:
 
 def test_each_alarm_has_its_condition_and_each_condition_its_row() -> None:
     """What wakes somebody is what the commands say, but for figures that only AWS has."""
-    alarms = {kind_and_loop(name)[0] for name in HTTP_API_ALARMS}
+    alarms = documented("Alarms").keys()
     assert {alarm for name in ConditionName for alarm in name.alarms} == alarms - AWS_ALONE
     assert alarms >= AWS_ALONE
     rows = re.findall(r'^\| <a id="([a-z-]+)"></a>`\1` \| (urgent|warning) \|', PAGE, re.MULTILINE)

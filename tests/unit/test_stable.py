@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
+import yaml
 from google.protobuf.descriptor import Descriptor, EnumDescriptor
 from shepherd_core.bmdb.schema import migrate
 from shepherd_core.domain.errors.kinds import FailureKind
@@ -79,8 +80,9 @@ def promised() -> Iterator[str]:
         if not name.startswith("_"):
             yield f"provider {name}{inspect.signature(method)}".replace("'", "")
     yield from (f"provider Machine.{each.name}: {each.type}" for each in fields(Machine))
-    for part in ("Parameters", "Outputs"):
-        yield from (f"template {part} {name}" for name in TEMPLATE[part])
+    yield from (f"template Parameters {name}" for name in TEMPLATE["Parameters"])
+    made = yaml.safe_load((STABLE.parent / "stacks" / "http-api.yaml").read_text(encoding="utf-8"))
+    yield from (f"template Outputs {name}" for name in made["Outputs"])
 
 
 def test_what_is_promised_stays_and_what_is_new_is_promised() -> None:

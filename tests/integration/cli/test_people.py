@@ -27,8 +27,7 @@ from simulator.environment import environment
 from tests.integration.cli.ec2_fleet import Ec2Fleet
 from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine, every_command
-from tests.support.deployment.cloudformation import PSEUDO
-from tests.support.deployment.deployments import build_small
+from tests.support.deployment.deployments import PSEUDO, build_small
 from tests.support.deployment.iam import allows
 from tests.support.deployment.people import BUCKET, PEOPLE, statements
 

@@ -24,7 +24,7 @@ from tests.conftest import log_lines
 from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import Fleet
 from tests.support.bmdb.recovery import EARLIER_TICK
-from tests.unit.deployment.test_alarms import documented, loops_of
+from tests.support.metrics_page import documented, loops_of
 
 ROOT = Path(__file__).parents[3]
 RARE = {Metric.LEFT, Metric.SETTINGS_REFUSED}

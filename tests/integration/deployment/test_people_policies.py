@@ -7,8 +7,19 @@ from typing import Any
 import pytest
 
 from shepherdctl.people import Person
-from tests.support.deployment.cloudformation import PSEUDO, Stack
-from tests.support.deployment.deployments import EACH, HTTP_API, IAM, KEY, ONE_PASSWORD, ROOT, STATIC, VPC, transformed
+from tests.support.deployment.deployments import (
+    EACH,
+    HTTP_API,
+    IAM,
+    KEY,
+    ONE_PASSWORD,
+    PSEUDO,
+    ROOT,
+    STATIC,
+    VPC,
+    source,
+    stack_of,
+)
 from tests.support.deployment.iam import allows
 from tests.support.deployment.people import PEOPLE, own_statements, stack, statements
 
@@ -46,7 +57,7 @@ def asked_by_cloudformation(kind: str) -> set[str]:
 )
 def test_an_administrator_may_do_what_cloudformation_does_for_one(deployment: dict[str, str]) -> None:
     allowed = statements(Person.ADMINISTRATOR, Provider=deployment.get("Provider", "static"))
-    resources = Stack(transformed(), deployment).resources.values()
+    resources = stack_of(deployment).resources.values()
     kinds = {each["Type"] for each in resources if not each["Type"].startswith(("Custom::", "AWS::Serverless::"))}
     assert len(kinds) > len(NAMED)
     patterns = [each for statement in allowed for each in _listed(statement["Action"])]
@@ -67,7 +78,7 @@ def _listed(value: Any) -> list[str]:
 def test_an_operator_may_ask_the_provider_as_the_loops_do(deployment: dict[str, str]) -> None:
     provider = deployment.get("Provider", "static")
     allowed = statements(Person.OPERATOR, Provider=provider, Bucket=STATIC["Bucket"])
-    policy = Stack(transformed(), deployment).resources["ProviderPolicy"]["Properties"]["PolicyDocument"]
+    policy = stack_of(deployment).resources["ProviderPolicy"]["Properties"]["PolicyDocument"]
     for statement in policy["Statement"]:
         for action in _listed(statement["Action"]):
             for resource in _listed(statement["Resource"]):
@@ -99,7 +110,13 @@ def test_nobody_may_more_than_their_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answers", "refused"), [(ONE_PASSWORD, ["BmdbLogin"]), ({"Stack": 24 * "a"}, ["Stack"]), (IAM, [])]
+    ("name", "value", "taken"),
+    [
+        ("BmdbLogin", ONE_PASSWORD["BmdbLogin"], False),
+        ("BmdbLogin", IAM["BmdbLogin"], True),
+        ("Stack", 24 * "a", False),
+        ("Stack", 23 * "a", True),
+    ],
 )
-def test_answers_without_people_are_refused(answers: dict[str, str], refused: list[str]) -> None:
-    assert stack(**answers).refusals() == refused
+def test_answers_without_people_are_refused(name: str, value: str, *, taken: bool) -> None:
+    assert bool(re.fullmatch(source("templates/people.yaml")["Parameters"][name]["AllowedPattern"], value)) is taken

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -45,7 +44,6 @@ from tests.conftest import read_models_once
 from tests.support.bmdb.fleet import Fleet
 from tests.support.bmdb.recovery import EARLIER_TICK
 from tests.support.bmdb.tls_postgres import ADDRESS, TlsProxy
-from tests.support.deployment.cloudformation import PSEUDO, Stack
 from tests.support.deployment.deployments import (
     EACH,
     EC2,
@@ -57,14 +55,15 @@ from tests.support.deployment.deployments import (
     KEY,
     LATITUDE,
     ONE_PASSWORD,
+    PSEUDO,
     REDFISH,
     REQUIRED,
     ROOT,
     STATIC,
     VPC,
+    Stack,
     deployed_name,
-    logical_id,
-    transformed,
+    stack_of,
 )
 from tests.support.deployment.iam import allows
 from tests.support.providers.ec2_api import moto_ec2
@@ -200,7 +199,7 @@ INSTANCE = "0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001"
 KNOWN = {"redfish": "one", "hetzner": "1", "ironic": INSTANCE, "latitude": SERVER}
 
 
-# Images and launch templates are permitted by their ids, wherever they are; tests/unit/deployment/test_template_ec2.py
+# Images and launch templates are permitted by their ids, wherever they are; test_template_ec2.py
 # tries what that means.
 EVERYWHERE = {resource: f"arn:*:ec2:*::{IMAGE}" for _, resource in LAUNCHES | RESTARTS if resource.endswith(IMAGE)}
 UNNAMED = re.compile(
@@ -299,15 +298,14 @@ CASES = [
 ]
 
 
-@cache
-def whole(deployment: frozenset[tuple[str, str]]) -> Stack:
-    return Stack(transformed(), {**dict(deployment), **VPC, "KmsKeyArn": KEY})
+def whole(deployment: dict[str, str]) -> Stack:
+    return stack_of({**deployment, **VPC, "KmsKeyArn": KEY})
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.function)
 def test_a_role_may_do_exactly_what_the_table_says(case: Case) -> None:
     allowed: set[tuple[str, str]] = set()
-    for statement in whole(frozenset(case.deployment.items())).statements(logical_id(case.function)):
+    for statement in whole(case.deployment).statements(case.function):
         assert statement["Effect"] == "Allow"
         actions, resources = (
             {each} if isinstance(each, str) else set(each) for each in (statement["Action"], statement["Resource"])
@@ -469,9 +467,7 @@ def deployed(
             ssm.delete_parameters(Names=ROLE_PASSWORDS)
             for name in ROLE_PASSWORDS if case.function != "migrator" else ():  # which makes them
                 ssm.put_parameter(Name=name, Value="a-password", Type="SecureString")
-            stack = Stack(transformed(), {**case.deployment, "BmdbHost": ADDRESS})
-            function = stack.resources[logical_id(case.function)]["Properties"]
-            environment: dict[str, str] = function["Environment"]["Variables"]
+            environment = stack_of({**case.deployment, "BmdbHost": ADDRESS}).environment(case.function)
             settings = {
                 "bmdb_port": str(bmdb_port),
                 "bmdb_name": fleet.settings.bmdb_name,
@@ -592,21 +588,12 @@ def test_the_cases_know_every_call_that_the_code_can_make(aws: None) -> None:
     }
 
 
-def test_joining_a_network_is_for_lambda_not_for_our_code() -> None:
-    """EC2 knows no resource for it; so the condition keeps the function itself from it."""
-    # The streams of a log group are not known beforehand; test_template.py says whose group it is.
-    statements = whole(frozenset(STATIC.items())).statements("InitializerFunction")
-    wide = [each for each in statements if "*" in str(each["Resource"]).removesuffix(":*")]
-    assert [each["Sid"] for each in wide] == ["JoinVpc"]
-    assert wide[0]["Condition"] == {"Null": {"lambda:SourceFunctionArn": "true"}}
-
-
 @pytest.mark.parametrize("deployment", EACH, ids=lambda each: each.get("Provider"))
 def test_keys_are_read_by_whom_they_serve_and_changed_by_nobody(deployment: dict[str, str]) -> None:
     """An attacker in another function must not become root on machines, nor have any image installed."""
-    stack = Stack(transformed(), deployment)
+    stack = stack_of(deployment)
     for function in FUNCTIONS:
-        statements = stack.statements(logical_id(function))
+        statements = stack.statements(function)
         # The Recoverer looks at machines before it interrupts them; those of a static list it never does.
         logs_in_there = function == "initializer" or (function == "recoverer" and deployment is not STATIC)
         for name, reads_it in {
@@ -627,18 +614,9 @@ def test_the_migrator_replaces_no_password() -> None:
 
     AWS documents the key for a refusal of "true" only: a request without it must not be refused.
     """
-    statements = whole(frozenset(STATIC.items())).statements("MigratorFunction")
+    statements = whole(STATIC).statements("migrator")
     (made,) = [each for each in statements if each["Sid"] == "MakeRolePasswords"]
     for resource in made["Resource"]:
         assert allows(statements, "ssm:PutParameter", resource, ssm_Overwrite="false")
         assert not allows(statements, "ssm:PutParameter", resource, ssm_Overwrite="true")
         assert allows(statements, "ssm:PutParameter", resource)
-
-
-def test_decryption_is_for_what_is_read_alone() -> None:
-    """The key may protect other things, too."""
-    statements = whole(frozenset(STATIC.items())).statements("InitializerFunction")
-    (statement,) = [each for each in statements if each["Sid"] == "DecryptWhatIsRead"]
-    assert statement["Resource"] == KEY
-    via = [f"{service}.{PSEUDO['AWS::Region']}.{PSEUDO['AWS::URLSuffix']}" for service in ("ssm", "s3")]
-    assert statement["Condition"] == {"StringEquals": {"kms:ViaService": via}}

@@ -1,9 +1,10 @@
-"""What operators may choose: the deployments that the tests try the template with."""
+"""What operators may choose, and what CloudFormation makes of a template then."""
 
+import json
 import subprocess
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,26 @@ import yaml
 from shepherd_core.settings.keys import kind
 from shepherd_core.settings.providers import BUILT_IN, find
 
-from simulator.lambda_ import sam_local
-from tests.support.deployment.cloudformation import Stack, read, read_file
+from shepherdctl.deployment.template import _read
+from simulator.lambda_.sam_local import logical_id
 
 ROOT = Path(__file__).parents[3]
-TEMPLATE = read_file(ROOT / "template.yaml")
+PSEUDO = {
+    "AWS::AccountId": "123456789012",
+    "AWS::Partition": "aws",
+    "AWS::Region": "eu-central-1",
+    "AWS::StackId": "arn:aws:cloudformation:eu-central-1:123456789012:stack/shepherd/1234",
+    "AWS::StackName": "shepherd",
+    "AWS::URLSuffix": "amazonaws.com",
+}
+
+
+def source(file: str) -> dict[str, Any]:
+    """Return a template as it stands there, without the functions of CloudFormation."""
+    return _read(ROOT / file)
+
+
+TEMPLATE = source("template.yaml")
 
 # The answers that a deployment needs, and for each provider the settings that its document needs.
 ANSWERS = {"Bucket": "bucket", "BmdbHost": "db.example.com"}
@@ -54,57 +70,84 @@ HTTP_API = {"AgentEndpoints": "http-api"}
 TOPIC = "arn:aws:sns:eu-central-1:123456789012:alarms"
 KEY = "arn:aws:kms:eu-central-1:123456789012:key/1234-abcd"
 
-_CHOICES: tuple[tuple[dict[str, str], ...], ...] = (
-    (*EACH, EC2_BY_TEMPLATE),
-    ({}, IAM, ONE_PASSWORD),
-    ({}, {**VPC, "KmsKeyArn": KEY}),
-    (
-        {},
-        {"Architecture": "x86_64", "AlarmTopicArn": TOPIC, "LoopMinutes": "0,5,60,1", "ReservedConcurrency": "2,10"},
-        {"AgentEndpoints": "function-url,http-api", "LoopMinutes": "1,1,1,30"},
-        {"AgentEndpoints": "http-api,function-url", "LoopMinutes": "10,1,1,1"},
-        HTTP_API,
-    ),
+_LOGINS: tuple[dict[str, str], ...] = ({}, IAM, ONE_PASSWORD)
+_NETWORKS: tuple[dict[str, str], ...] = ({}, {**VPC, "KmsKeyArn": KEY})
+_ENDPOINTS: tuple[dict[str, str], ...] = (
+    {},
+    {"Architecture": "x86_64", "AlarmTopicArn": TOPIC, "LoopMinutes": "0,5,60,1", "ReservedConcurrency": "2,10"},
+    {"AgentEndpoints": "function-url,http-api", "LoopMinutes": "1,1,1,30"},
+    {"AgentEndpoints": "http-api,function-url", "LoopMinutes": "10,1,1,1"},
+    HTTP_API,
 )
-DEPLOYMENTS = [{name: value for choice in chosen for name, value in choice.items()} for chosen in product(*_CHOICES)]
-"""Every combination of what the conditions look at."""
+DEPLOYMENTS = [
+    {**provider, **login, **_NETWORKS[(first + second) % 2], **_ENDPOINTS[(first + 2 * second) % 5]}
+    for first, provider in enumerate((*EACH, EC2_BY_TEMPLATE))
+    for second, login in enumerate(_LOGINS)
+]
+"""Every provider with every login, and every pair of the other choices."""
 
 
-def templates() -> list[dict[str, Any]]:
-    return [TEMPLATE, *TEMPLATE["Nested"].values()]
+@dataclass(frozen=True)
+class Stack:
+    """What CloudFormation makes of a template, its nested stacks included: .ci/transform.py has `sam` evaluate it."""
+
+    parameters: dict[str, str]
+    refusals: list[str]
+    conditions: list[dict[str, bool]]
+    """Of each template."""
+    resources: dict[str, dict[str, Any]]
+    outputs: dict[str, str]
+
+    def of_type(self, resource_type: str) -> dict[str, dict[str, Any]]:
+        return {name: each["Properties"] for name, each in self.resources.items() if each["Type"] == resource_type}
+
+    def properties(self, function: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.resources[logical_id(function)]["Properties"]
+        return found
+
+    def environment(self, function: str) -> dict[str, str]:
+        """Return the environment of a function, without that of libraries."""
+        found = self.properties(function)["Environment"]["Variables"].items()
+        return {name: value for name, value in found if name.startswith("SHEPHERD_")}
+
+    def statements(self, function: str) -> list[dict[str, Any]]:
+        role = self.properties(function)["Role"].strip("<>").removesuffix(".Arn")
+        own, shared = (self.resources[role]["Properties"][key] for key in ("Policies", "ManagedPolicyArns"))
+        managed = self.of_type("AWS::IAM::ManagedPolicy")
+        named = {policy.strip("<>") for policy in shared}
+        named |= {name for name, policy in managed.items() if f"<{role}>" in policy.get("Roles", [])}
+        policies = [*own, *(managed[name] for name in named)]
+        return [statement for policy in policies for statement in policy["PolicyDocument"]["Statement"]]
 
 
-def stack_of(answers: Mapping[str, str]) -> Stack:
-    """Return the stack of a deployment; it is shared, because its resources take long to resolve: only read it."""
-    return _stack_of(frozenset(answers.items()))
+def stack_of(answers: Mapping[str, str], template: str = "template.yaml") -> Stack:
+    """Return the stack of a deployment. It is shared, because it takes long to make: only read it."""
+    return _stack(json.dumps({"template": template, "parameters": {**PSEUDO, **answers}}))
 
 
 @cache
-def _stack_of(answers: frozenset[tuple[str, str]]) -> Stack:
-    return Stack(TEMPLATE, dict(answers))
+def _stack(request: str) -> Stack:
+    evaluator = _evaluator()
+    assert evaluator.stdin
+    assert evaluator.stdout
+    evaluator.stdin.write(f"{request}\n")
+    evaluator.stdin.flush()
+    answer = json.loads(evaluator.stdout.readline())
+    assert "error" not in answer, (answer, request)
+    return Stack(**answer)
 
 
-logical_id = sam_local.logical_id
-
-
-def environment(stack: Stack, function: str) -> dict[str, str]:
-    """Return the environment of a function, without that of libraries."""
-    own = stack.resources[logical_id(function)]["Properties"].get("Environment", {}).get("Variables", {})
-    everyones = stack.resolve(TEMPLATE["Globals"]["Function"]["Environment"]["Variables"])
-    return {name: value for name, value in {**everyones, **own}.items() if name.startswith("SHEPHERD_")}
+@cache
+def _evaluator() -> subprocess.Popen[str]:
+    """Return a process that ends when its input does, with this one."""
+    python = ROOT / ".venv-sam" / "bin" / "python"
+    assert python.exists(), "SAM has an environment of its own, which is missing: make .venv-sam/.ready"
+    command = [str(python), ".ci/transform.py", "--stacks"]
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def deployed_name(function: str) -> str:
     return function.replace("_", "-")
-
-
-@cache
-def transformed() -> dict[str, Any]:
-    """Return template.yaml as CloudFormation gets to see it: with what SAM makes of it."""
-    python = ROOT / ".venv-sam" / "bin" / "python"
-    assert python.exists(), "SAM has an environment of its own, which is missing: make .venv-sam/.ready"
-    text = subprocess.run([python, ".ci/transform.py"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    return {**read(text), "Nested": TEMPLATE["Nested"]}
 
 
 def build_small(folder: Path, **resources: Any) -> None:

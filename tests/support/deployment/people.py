@@ -3,8 +3,7 @@
 from typing import Any
 
 from shepherdctl.people import Person
-from tests.support.deployment.cloudformation import Stack, read_file
-from tests.support.deployment.deployments import ROOT
+from tests.support.deployment.deployments import Stack, stack_of
 
 PEOPLE = (Person.READER, Person.OPERATOR, Person.ADMINISTRATOR)
 BUCKET = "shepherd-test"
@@ -12,8 +11,7 @@ BUCKET = "shepherd-test"
 
 def stack(**answers: str) -> Stack:
     """Return the stack of the people of a deployment, ec2's unless *answers* say otherwise."""
-    template = {**read_file(ROOT / "templates" / "people.yaml"), "Nested": {}}
-    return Stack(template, {"Bucket": BUCKET, "Provider": "ec2", **answers})
+    return stack_of({"Bucket": BUCKET, "Provider": "ec2", **answers}, "templates/people.yaml")
 
 
 def own_statements(person: Person, **answers: str) -> list[dict[str, Any]]:

@@ -16,7 +16,6 @@ from shepherdctl.deployment.machine_lists import LISTS
 from shepherdctl.deployment.template import parameters
 from simulator.cost.formula import month
 from simulator.cost.inputs import Inputs
-from tests.support.deployment.deployments import stack_of
 from tests.support.deployment.examples import EXAMPLES, filled_in
 
 EVERY_EXAMPLE = pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
@@ -35,16 +34,6 @@ def documents(folder: Path) -> dict[str, bytes]:
 def test_each_provider_in_use_has_an_example() -> None:
     """Equinix closed its service."""
     assert {folder.name for folder in EXAMPLES} == {*BUILT_IN} - {"equinix"}
-
-
-@EVERY_EXAMPLE
-def test_what_the_settings_name_in_the_bucket_may_be_read(folder: Path) -> None:
-    given = answers(folder)
-    named = set(re.findall(r's3://([^"]+)', given.content.decode()))
-    allowed = str(stack_of(given.parameters).statements("InitializerFunction"))
-    assert named
-    assert {each for each in named if f"arn:aws:s3:::{each}'" not in allowed} == set()
-    assert {each.rpartition("/")[2] for each in named} == given.documents.keys()
 
 
 @pytest.mark.parametrize(("name", "machines"), [("static", 10), ("redfish", 24)])

@@ -17,19 +17,18 @@ from simulator.cost.formula import found_after, month
 from simulator.cost.inputs import Inputs
 from simulator.cost.tables import MACHINES, comparison, intervals, table
 from tests.support.console import parsed
-from tests.support.deployment.cloudformation import PSEUDO, Stack, read_file
 from tests.support.deployment.deployments import (
     HTTP_API,
+    PSEUDO,
     REDFISH,
     ROOT,
     STATIC,
-    TEMPLATE,
-    TOPIC,
+    Stack,
     deployed_name,
+    source,
     stack_of,
 )
-
-PAGE = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+from tests.support.metrics_page import PAGE, documented, loops_of
 
 
 def deployed(**answers: str) -> Stack:
@@ -41,9 +40,20 @@ def alarms(stack: Stack) -> dict[str, dict[str, Any]]:
     return {alarm["AlarmName"].removeprefix("shepherd-"): alarm for alarm in found}
 
 
-ALARMS, HTTP_API_ALARMS = alarms(deployed()), alarms(deployed(**HTTP_API))
-EVERY_ALARM = pytest.mark.parametrize("name", HTTP_API_ALARMS)
-DASHBOARD = Stack(read_file(ROOT / "templates" / "dashboard.yaml"), {})
+def on_function_url() -> dict[str, dict[str, Any]]:
+    return alarms(deployed())
+
+
+def on_http_api() -> dict[str, dict[str, Any]]:
+    return alarms(deployed(**HTTP_API))
+
+
+ALARMS = [
+    f"{loop}-{kind}" if loop else kind
+    for kind, (loops, *_) in documented("Alarms").items()
+    for loop in sorted(loops_of(loops)) or [""]
+]
+EVERY_ALARM = pytest.mark.parametrize("name", ALARMS)
 
 
 def kind_and_loop(name: str) -> tuple[str, str]:
@@ -52,18 +62,8 @@ def kind_and_loop(name: str) -> tuple[str, str]:
     return (kind, loop) if loop in LOOPS else (name, "")
 
 
-def documented(section: str) -> dict[str, list[str]]:
-    text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:3] == "| `"]
-    return {row[0].strip("`"): row[1:] for row in rows}
-
-
-def loops_of(column: str) -> set[str]:
-    return set(LOOPS) if column == "all" else {name.lower() for name in column.split(", ")} - {"none"}
-
-
 def dashboard() -> list[dict[str, Any]]:
-    (found,) = DASHBOARD.of_type("AWS::CloudWatch::Dashboard").values()
+    (found,) = stack_of({}, "templates/dashboard.yaml").of_type("AWS::CloudWatch::Dashboard").values()
     widgets: list[dict[str, Any]] = json.loads(found["DashboardBody"])["widgets"]
     return widgets
 
@@ -80,7 +80,7 @@ def seen_by_alarm(alarm: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, s
 def test_an_alarm_says_what_the_documentation_says(name: str) -> None:
     kind, loop = kind_and_loop(name)
     loops, when, what_to_do = documented("Alarms")[kind]
-    description = HTTP_API_ALARMS[name]["AlarmDescription"]
+    description = on_http_api()[name]["AlarmDescription"]
     assert description == f"{when} {what_to_do}"
     assert loop in loops_of(loops) or (loop, loops) == ("", "none")
     assert len(description) <= 1024
@@ -91,22 +91,8 @@ def test_an_alarm_says_what_the_documentation_says(name: str) -> None:
         parsed(f"shepherdctl {line}")  # raises for what the command does not know, or lacks
 
 
-@EVERY_ALARM
-def test_an_alarm_tells_the_topic_and_no_stopped_loop(name: str) -> None:
-    """It is there without anybody to tell. No data is the failure of a loop that shall run, and of nothing else."""
-    assert {"AlarmActions", "OKActions"}.isdisjoint(HTTP_API_ALARMS[name])
-    told = alarms(deployed(**HTTP_API, AlarmTopicArn=TOPIC, LoopMinutes="0,0,0,0"))[name]
-    assert told["AlarmActions"] == told["OKActions"] == [TOPIC]
-    assert told["TreatMissingData"] == "notBreaching"
-
-
 def test_every_alarm_of_the_documentation_exists() -> None:
-    promised = {
-        f"{loop}-{kind}" if loop else kind
-        for kind, (loops, *_) in documented("Alarms").items()
-        for loop in loops_of(loops) or {""}
-    }
-    assert promised == HTTP_API_ALARMS.keys() == ALARMS.keys() | {"agent-api-busy"}
+    assert set(ALARMS) == on_http_api().keys() == on_function_url().keys() | {"agent-api-busy"}
 
 
 @pytest.mark.parametrize("provider", [StaticProvider.name, EquinixProvider.name])
@@ -136,8 +122,9 @@ AWS_METRICS = {
 @EVERY_ALARM
 def test_an_alarm_can_be_evaluated(name: str) -> None:
     """AWS allows ten metrics and a day; a name that it does not know has no data."""
-    alarm = HTTP_API_ALARMS[name]
-    longest = max(each["AlarmSeconds"] for each in TEMPLATE["Nested"]["Observability"]["Mappings"]["Minutes"].values())
+    alarm = on_http_api()[name]
+    minutes = source("templates/observability.yaml")["Mappings"]["Minutes"]
+    longest = max(each["AlarmSeconds"] for each in minutes.values())
     assert longest * alarm["EvaluationPeriods"] <= 86_400
     assert alarm.get("DatapointsToAlarm", 1) <= alarm["EvaluationPeriods"]
     for namespace, metric, _ in seen_by_alarm(alarm):
@@ -163,16 +150,6 @@ def test_the_page_says_what_is_a_metric_in_cloudwatch() -> None:
     assert {name: row[1] for name, row in documented("Metrics").items()} == {
         metric.value: "yes" if metric.dimensions else "" for metric in Metric
     }
-
-
-def test_an_alarm_watches_the_function_that_it_is_named_after() -> None:
-    owners = {f"shepherd-{deployed_name(each)}": deployed_name(each) for each in (*LOOPS, "agent_api")}
-    owners["<AgentApi>"] = "agent-api"
-    for name, alarm in [*ALARMS.items(), *HTTP_API_ALARMS.items()]:
-        owner = next((each for each in owners.values() if name.startswith(f"{each}-")), "")
-        watched = [seen.get("ApiId", seen.get("FunctionName")) for _, _, seen in seen_by_alarm(alarm)]
-        seen = {owners[value] for value in watched if value is not None}
-        assert seen == ({owner} if owner else set(LOOPS) if name == "duration" else set()), name
 
 
 def tables_of(section: str) -> list[list[str]]:
@@ -208,7 +185,7 @@ def test_the_dashboard_shows_metrics_that_are_measured() -> None:
 def test_the_dashboard_shows_every_alarm() -> None:
     (widget,) = [widget for widget in dashboard() if widget["type"] == "alarm"]
     place = f"arn:aws:cloudwatch:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:alarm:shepherd-"
-    assert sorted(widget["properties"]["alarms"]) == sorted(f"{place}{name}" for name in ALARMS)
+    assert sorted(widget["properties"]["alarms"]) == sorted(f"{place}{name}" for name in on_function_url())
 
 
 # What CloudWatch's metric math has, in terms that Python has.
@@ -277,8 +254,8 @@ _FLEET = {"machines": 3, "requests": 400, "refused": 0, "failures": 0}
     ],
 )
 def test_an_alarm_goes_off_from_its_figure_on(name: str, values: dict[str, float | None], told: bool) -> None:
-    assert evaluated(HTTP_API_ALARMS[name], **values) is told
-    assert name not in ALARMS or evaluated(ALARMS[name], **values) is told
+    assert evaluated(on_http_api()[name], **values) is told
+    assert name not in on_function_url() or evaluated(on_function_url()[name], **values) is told
 
 
 @pytest.mark.parametrize(("minutes", "interval"), [("1", 1_500), ("10", 3_000), ("30", 3_600), ("60", 3_600)])
@@ -296,22 +273,17 @@ def test_a_loop_that_stands_still_by_mistake_is_told(loop: str) -> None:
     place = LOOPS.index(loop)
     for minutes, missing in (("1", "breaching"), ("60", "breaching"), ("0", "notBreaching")):
         stack = deployed(**REDFISH, LoopMinutes=",".join(minutes if each == place else "1" for each in range(4)))
-        alarm = alarms(stack)[f"{loop}-failing"]
-        assert alarm["TreatMissingData"] == missing
-        share, errors, invocations = alarm["Metrics"]
-        assert share["Expression"] == "errors / invocations"  # no data without an invocation
-        for metric, name in ((errors, "Errors"), (invocations, "Invocations")):
-            assert (metric["MetricStat"]["Metric"]["MetricName"], metric["MetricStat"]["Stat"]) == (name, "Sum")
-            assert metric["MetricStat"]["Period"] >= 2 * 60 * int(minutes)
+        assert alarms(stack)[f"{loop}-failing"]["TreatMissingData"] == missing
     # That of a Recoverer that cannot reboot is off, whatever LoopMinutes says.
-    assert ALARMS[f"{loop}-failing"]["TreatMissingData"] == ("notBreaching" if loop == "recoverer" else "breaching")
+    missing = "notBreaching" if loop == "recoverer" else "breaching"
+    assert on_function_url()[f"{loop}-failing"]["TreatMissingData"] == missing
 
 
 def test_the_costs_are_computed_for_what_is_deployed() -> None:
     """CloudWatch charges for each metric, and for each that an alarm looks at."""
     cost = Inputs()
-    assert cost.alarms == sum(len(list(seen_by_alarm(alarm))) for alarm in ALARMS.values())
-    more = sum(len(list(seen_by_alarm(alarm))) for alarm in HTTP_API_ALARMS.values()) - cost.alarms
+    assert cost.alarms == sum(len(list(seen_by_alarm(alarm))) for alarm in on_function_url().values())
+    more = sum(len(list(seen_by_alarm(alarm))) for alarm in on_http_api().values()) - cost.alarms
     assert cost.http_api_alarms == more
     deployed_api = month(0, Inputs(http_api=1))["alarms"]
     assert deployed_api == pytest.approx(month(0, cost)["alarms"] + more * cost.alarm)

@@ -9,13 +9,12 @@ from shepherd_core.providers.ec2 import objects
 from shepherd_core.settings.functions.specs import FUNCTIONS
 from shepherd_core.settings.providers.ec2 import Ec2Settings
 
-from tests.support.deployment.cloudformation import PSEUDO
 from tests.support.deployment.deployments import (
     EC2,
     EC2_BY_TEMPLATE,
     EC2_SETTINGS,
     EC2_TEMPLATE_SETTINGS,
-    logical_id,
+    PSEUDO,
     stack_of,
 )
 from tests.support.deployment.iam import allows
@@ -42,7 +41,7 @@ def arn(kind: str, name: str = "new") -> str:
 
 
 def statements(deployment: dict[str, str], function: str) -> list[dict[str, Any]]:
-    return stack_of(deployment).statements(logical_id(function))
+    return stack_of(deployment).statements(function)
 
 
 def request(settings: dict[str, str], **changes: str) -> dict[str, Any]:
