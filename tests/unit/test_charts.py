@@ -1,0 +1,88 @@
+"""The pictures of the console: where a machine's history is drawn, and what is at its ends."""
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+
+from shepherd_core.bmdb.machines.lookup import ShownMachine
+from shepherd_core.bmdb.work.history import HistoryEvent
+from shepherd_core.domain.errors.kinds import FailureKind
+from shepherd_core.domain.machine import Process, WorkEvent
+
+from shepherdctl.console.pages import charts
+
+SINCE = datetime(2026, 11, 23, tzinfo=UTC)
+START, RECOVER = Process.AGENT_START, Process.RECOVERY
+
+
+def at(percent: float) -> datetime:
+    """Return the time at so much of the picture's width."""
+    return SINCE + percent * timedelta(minutes=1)
+
+
+def drawn(*events: tuple[float, Process, WorkEvent], **facts: datetime) -> dict[str, list[tuple[Any, ...]]]:
+    names = ("agent_started_at", "agent_heartbeat_at", "unhealthy_at")
+    machine = cast("ShownMachine", SimpleNamespace(**(dict.fromkeys(names) | facts)))
+    failed = {WorkEvent.FAILED: (FailureKind.SSH_REFUSED, "it listens to nobody")}
+    history = [
+        HistoryEvent(at(percent), process, event, None, kind, None, None, cause, None)
+        for percent, process, event in events
+        for kind, cause in [failed.get(event, (None, None))]
+    ]
+    shown = charts.timeline(machine, history, SINCE, at(100))
+    assert [place for place, _ in shown.ticks] == [0, 250, 500, 750, 1000]
+    assert [moment for _, moment in shown.ticks] == [at(percent) for percent in (0, 25, 50, 75, 100)]
+    return {
+        lane.name: [(each.x, each.width, each.kind, each.text) for each in (*lane.spans, *lane.marks)]
+        for lane in shown.lanes
+        if lane.spans or lane.marks
+    }
+
+
+def test_work_is_drawn_from_its_start_to_its_end() -> None:
+    """Work that began before the picture has no start in it, and work under way no end."""
+    assert drawn(
+        (2, START, WorkEvent.FINISHED),
+        (10, START, WorkEvent.STARTED),
+        (20, START, WorkEvent.FAILED),
+        (25, START, WorkEvent.EXPIRED),
+        (30, RECOVER, WorkEvent.STARTED),
+        (35, RECOVER, WorkEvent.ATTEMPTED),
+        (40, RECOVER, WorkEvent.FINISHED),
+        (60, RECOVER, WorkEvent.STARTED),
+    ) == {
+        "Initializer": [(100, 100, "bad", "Failed: ssh-refused: it listens to nobody")],
+        "Recoverer": [
+            (300, 100, "good", "Finished"),
+            (600, 400, "busy", "in progress"),
+            (350, 3, "step", "Attempted"),
+        ],
+    }
+
+
+def test_quarantine_is_drawn_until_somebody_ends_it() -> None:
+    assert drawn(
+        (5, RECOVER, WorkEvent.UNQUARANTINED),
+        (10, RECOVER, WorkEvent.QUARANTINED),
+        (20, RECOVER, WorkEvent.HEALTHY),
+        (30, RECOVER, WorkEvent.UNQUARANTINED),
+        (40, RECOVER, WorkEvent.UNQUARANTINED),
+        (90, RECOVER, WorkEvent.QUARANTINED),
+    ) == {"Quarantine": [(100, 200, "quarantined", "quarantined"), (900, 100, "quarantined", "quarantined")]}
+
+
+def test_heartbeats_are_drawn_until_the_last_then_their_absence() -> None:
+    reports = {"agent_started_at": at(-10), "agent_heartbeat_at": at(70)}
+    shown = [(0, 700, "good", "the current agent reports")]
+    assert drawn(**reports) == drawn(**reports, unhealthy_at=at(101)) == {"Heartbeats": shown}
+    assert drawn(**reports, unhealthy_at=at(100)) == {"Heartbeats": [*shown, (700, 300, "bad", "no heartbeat")]}
+    assert drawn(agent_started_at=at(99.9)) == {"Heartbeats": [(997, 3, "dim", "the current agent reports")]}
+    assert drawn(agent_started_at=at(-20), agent_heartbeat_at=at(-10)) == {}
+    assert drawn() == {}
+
+
+def test_a_bar_and_columns_are_measured_by_their_sum_and_highest() -> None:
+    parts = [charts.Segment("ours", 1, 0, 250), charts.Segment("theirs", 3, 250, 750)]
+    assert charts.bar({"ours": 1, "nobody's": 0, "theirs": 3}) == parts
+    assert charts.columns("made", "good", [0, 1, 4]) == charts.Columns("made", "good", [0, 0.25, 1], 5, 4)
+    assert charts.columns("made", "good", [0, 0]) == charts.Columns("made", "good", [0, 0], 0, 0)
