@@ -272,8 +272,9 @@ def test_a_loop_that_stands_still_by_mistake_is_told(loop: str) -> None:
     """Missing data is the failure that nothing else reports; after a stop on purpose it is none."""
     place = LOOPS.index(loop)
     for minutes, missing in (("1", "breaching"), ("60", "breaching"), ("0", "notBreaching")):
-        stack = deployed(**REDFISH, LoopMinutes=",".join(minutes if each == place else "1" for each in range(4)))
-        assert alarms(stack)[f"{loop}-failing"]["TreatMissingData"] == missing
+        rates = ",".join(minutes if each == place else "1" for each in range(4))
+        assert alarms(deployed(**REDFISH, LoopMinutes=rates))[f"{loop}-failing"]["TreatMissingData"] == missing
+    assert alarms(deployed(LoopMinutes=rates))[f"{loop}-failing"]["TreatMissingData"] == "notBreaching"
     # That of a Recoverer that cannot reboot is off, whatever LoopMinutes says.
     missing = "notBreaching" if loop == "recoverer" else "breaching"
     assert on_function_url()[f"{loop}-failing"]["TreatMissingData"] == missing

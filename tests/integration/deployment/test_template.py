@@ -340,6 +340,8 @@ def test_new_agents_report_to_the_first_endpoint_of_the_deployment(endpoints: st
     stack = stack_of({**STATIC, "AgentEndpoints": endpoints})
     assert stack.environment("initializer")["SHEPHERD_DEFAULT_AGENT_ENDPOINT"] == first
     assert made == stack.resources.keys() & (URL_RESOURCES | API_RESOURCES)
+    watched = str(stack.resources["AgentApiErrorsAlarm"])
+    assert ("AWS/ApiGateway" in watched) is (first == API_ENDPOINT)
 
 
 @pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
