@@ -17,7 +17,7 @@ from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.domain.clock import Clock, Deadline, SystemClock
 from shepherd_core.domain.errors.bmdb import SessionExpired, WorkConflict
-from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable
+from shepherd_core.domain.errors.provider import NotSupported, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import Process, ProviderId
 from shepherd_core.domain.provider import Capability, Provider
 from shepherd_core.domain.records import Intent
@@ -407,6 +407,15 @@ def test_operators_decide_about_a_release_of_unknown_outcome(
     assert results(operator.keep(machine_id)) == [ActionResult.DONE]
     assert (asked(fleet), pauses.pauses_in_force(fleet.connection)) == ([], [])
     assert results(operator.keep(machine_id)) == [ActionResult.DONE]
+
+
+@pytest.mark.parametrize("error", [ProviderRefused("403"), NotSupported("not this machine")])
+def test_a_refused_release_leaves_no_request(
+    fleet: Fleet, operator: Operator, edge: Edge, cloud: Cloud, error: Exception
+) -> None:
+    edge.before["release"] = failing(error)
+    assert results(operator.release(at_provider(fleet, cloud, fleet.provided_machine()))) == [ActionResult.REFUSED]
+    assert asked(fleet) == []
 
 
 def test_an_agent_that_reports_is_given_back_only_on_purpose(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
