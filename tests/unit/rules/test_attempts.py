@@ -157,6 +157,7 @@ def test_the_policy_starts_over_after_health_and_after_quarantine(event: WorkEve
     ("started", "heard", "healthy"),
     [
         (None, None, False),
+        (None, 60 + HOUR, False),  # its agent is being restarted
         (60, None, False),
         (60, 60 + HOUR - 1, False),
         (60, 60 + HOUR, True),

@@ -155,6 +155,10 @@ REBINDING: dict[str, tuple[Comparison, str]] = {
         "has its hardware, host key or address",
     ),
     "the same address": (both(listed("b"), provided=(LOST,)), "has its hardware, host key or address"),
+    "the same address, a BMC that was not known": (
+        both(listed("b", hardware="https://bmc2"), provided=(LOST,)),
+        "has its hardware, host key or address",
+    ),
     "the same address, another host key": (
         both(listed("b", host_key="ssh-ed25519 B"), provided=(LOST,)),
         "shows nothing of it",
