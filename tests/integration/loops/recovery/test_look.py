@@ -27,7 +27,7 @@ from shepherd_core.telemetry import Metric
 from tests.conftest import ManualClock
 from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.agents.ssh_server import KEY, SshServer
-from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 from tests.support.bmdb.recovery import MINUTE, TICK_MINUTES, OneMachine, begun
 
 RUNS, ENDED, INSTALLS = AgentState.RUNS, AgentState.ENDED, AgentState.INSTALLS
@@ -361,3 +361,21 @@ def test_a_step_recorded_too_late_leaves_the_host_key(env: LookSetup) -> None:
     assert env.provider.asked == []
     assert "host_key" in env.fleet.facts(env.machine)
     assert [event for event, _, _ in env.told][-3:] == ["Attempted", "NotTaken", "Failed"]
+
+
+def test_a_look_before_the_last_heartbeat_confirms_nothing(env: LookSetup) -> None:
+    """After an outage of ours the machine, which was well meanwhile, has its two minutes again."""
+    _refuse(env)
+    env.after_outage = True
+    for _ in range(2):
+        env.fleet.pass_time(HOUR)
+        for machine in (env.machine, env.healthy):
+            record_heartbeat(env.fleet.connection, machine)
+        env.fleet.sql("DELETE FROM ticks")
+        env.watch(20, every=20)
+        assert not env.provider.reboots
+    env.fleet.pass_time(2 * MINUTE)
+    env.fleet.sql("DELETE FROM ticks")
+    env.watch(1)
+    assert len(env.provider.reboots) == 1
+    assert len(env.causes) == 3
