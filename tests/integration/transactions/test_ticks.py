@@ -1,11 +1,12 @@
 """Ticks: each invocation of a loop leaves one row, by whatever its session is ended, and however often."""
 
+import json
 from typing import Any, get_args
 
 import pytest
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.session import Session
-from shepherd_core.bmdb.work.ticks import TickEnd, TickHead, last_ticks
+from shepherd_core.bmdb.work.ticks import TickEnd, TickHead, TickTotals, last_ticks, tick_totals
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors.provider import ProviderUnavailable
 from shepherd_core.domain.machine import Process
@@ -136,3 +137,30 @@ def test_a_count_lasts_since_the_first_tick_after_one_without_it(fleet: Fleet) -
         began = [each.began_at for each in reversed(found)]
         lasted = None if first is None else (found[0].ended_at - began[first]).total_seconds()
         assert (found[0].lasting or {}).get("drifted") == lasted
+
+
+def test_ticks_are_added_up_for_each_half_hour_of_a_day(fleet: Fleet) -> None:
+    half_hour, tomorrow = 1800, DAY + 3600  # a tick may have begun by a clock that was ahead
+    ticks = [
+        ("updater", -10, "Succeeded", {"created": 9}),
+        ("updater", 60, "Succeeded", {"created": 1, "finished": 4}),
+        ("updater", half_hour - 60, "Expired", {"created": 2, "failed": 8}),
+        ("recoverer", 46 * half_hour + 1790, "Failed", {}),
+        ("recoverer", 47 * half_hour + 20, "Succeeded", {"finished": 1}),
+        ("recoverer", tomorrow, "Succeeded", {"finished": 2}),
+    ]
+    for loop, second, outcome, counts in ticks:
+        fleet.sql(
+            "INSERT INTO ticks (session_id, loop, provider, runtime_info, began_at, ended_at, outcome, counts) "
+            "SELECT gen_random_uuid(), :loop, 'static', '', at, at, :outcome, :counts::jsonb "
+            "FROM (SELECT now() - interval '1 day' + :second * interval '1 second' AS at) AS x",
+            loop=loop,
+            second=second,
+            outcome=outcome,
+            counts=json.dumps(counts),
+        )
+    assert tick_totals(fleet.connection) == [
+        TickTotals("updater", 0, created=3, finished=4, failed=8, lost=1),
+        TickTotals("recoverer", 46, created=0, finished=0, failed=0, lost=1),
+        TickTotals("recoverer", 47, created=0, finished=3, failed=0, lost=0),
+    ]
