@@ -10,7 +10,7 @@ import pytest
 from shepherd_core.domain.clock import Deadline, Permission
 from shepherd_core.domain.errors import TimeLimitExceeded
 from shepherd_core.domain.errors.provider import MachineNotFound, ProviderError, ProviderRefused, ProviderUnavailable
-from shepherd_core.domain.machine import ProviderId
+from shepherd_core.domain.machine import Availability, Machine, ProviderId
 from shepherd_core.providers.hetzner.adapter import HetznerProvider
 from shepherd_core.settings.providers.hetzner import HetznerSettings
 
@@ -137,6 +137,17 @@ def test_a_step_sends_these_requests(case: str, clock: ManualClock, deadline: De
             outcome = f"{type(raised).__name__}: {raised}"
     assert re.match(error or "$", outcome), outcome
     assert robot.asked == list(requests)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"), [(server(server_name="db"), "does not begin"), (server(cancelled=True), "is cancelled")]
+)
+def test_a_foreign_or_cancelled_server_becomes_no_machine(
+    answer: Answer, why: str, clock: ManualClock, deadline: Deadline
+) -> None:
+    capacity = Machine(provider_id=A, availability=Availability.KNOWN_UNUSED)
+    with scripted_server(Robot({LOOK[0]: answer})) as script, pytest.raises(ProviderRefused, match=f"{why}.*{TOKEN}"):
+        provider(script.url, clock).create_machine(capacity, TOKEN, deadline)
 
 
 def test_nothing_is_armed_without_time_to_reset(clock: ManualClock) -> None:
