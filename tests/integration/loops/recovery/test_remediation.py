@@ -30,7 +30,6 @@ from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed
 from tests.support.bmdb.recovery import MINUTE, TICK_MINUTES, OneMachine, begun
 from tests.support.providers.fake_provider import refuse
 
-GRACE = 30 * MINUTE
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 
 
