@@ -74,6 +74,28 @@ def test_an_intended_machine_becomes_a_provided_one_that_is_due(fleet: Fleet, se
     assert ids(claimed(session, Process.AGENT_START)) == [machine_id]
 
 
+def test_a_rebound_machine_is_recorded_as_it_is_listed_now(fleet: Fleet, session: Session) -> None:
+    listed = replace(
+        MACHINE,
+        provider_id=ProviderId("machine 2"),
+        address=ip_address("192.0.2.2"),
+        reservation_id="rack 2",
+        location="fra",
+        status=ProviderStatus.PROVISIONING_FAILED_PERMANENT,
+        failure="its disk is broken",
+        hardware="https://bmc2",
+        labels={"role": "db"},
+    )
+    machine_id = intend(session, PROVIDER, None)
+    provisioning.provide(session, PROVIDER, machine_id, MACHINE)
+    provisioning.rebind(session, PROVIDER, machine_id, listed, "?")
+    other = replace(listed, provider_id=ProviderId("machine 3"))
+    provisioning.provide(session, PROVIDER, intend(session, PROVIDER, None), other)
+    rebound, provided = fleet.sql("SELECT to_jsonb(p) - 'machine_id' FROM machine_provided p ORDER BY provider_id")
+    assert rebound == [provided[0] | {"provider_id": "machine 2"}]
+    assert rebound[0]["provider_hardware"] == "https://bmc2"
+
+
 def test_a_created_machine_is_claimed_when_it_may_have_booted(fleet: Fleet, session: Session) -> None:
     """An attempt that comes too early costs a call and a failure; nothing else delays the machine."""
     machine_id = intend(session, PROVIDER, "rack 1")
