@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +28,9 @@ if SECONDS:
 def _abandoned_sockets() -> Iterator[None]:
     """Collect the sockets that killed threads left open, while their warning is ignored: it would fail a later test."""
     yield
-    gc.collect()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture
