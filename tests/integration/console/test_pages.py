@@ -278,11 +278,14 @@ def test_machines_are_found_by_id_address_location_and_serial_number(visitor: Vi
     assert "No machine matches" in visitor.text("/machines?text=%25_\u0000")
 
 
-@pytest.mark.parametrize("order", ["", "&sort=created"], ids=["by id", "newest first"])
-def test_pages_follow_each_other_without_loss(visitor: Visitor, fleet: Fleet, order: str) -> None:
+@pytest.mark.parametrize(
+    ("query", "newest"),
+    [("state=needs_agent", False), ("state=needs_agent&sort=created", True), ("sort=created", True)],
+)
+def test_pages_follow_each_other_without_loss(visitor: Visitor, fleet: Fleet, query: str, *, newest: bool) -> None:
     planted = [str(fleet.provided_machine()) for _ in range(machines_page.PAGE + 3)]
-    planted = planted[::-1] if order else sorted(planted)
-    path, seen = "/machines?state=needs_agent" + order, []
+    planted = planted[::-1] if newest else sorted(planted)
+    path, seen = f"/machines?{query}", []
     while path:
         page = visitor.read(path)
         seen += [part[:36] for part in page.split('href="/machines/')[1:]]

@@ -191,6 +191,17 @@ def test_a_machine_that_is_due_no_longer_is_not_interrupted(env: RemediationSetu
     assert (str(reason), reason.recovered) == (told, False)
 
 
+def test_a_machine_whose_work_is_lost_is_told_from_the_others(env: RemediationSetup) -> None:
+    other = env.fleet.unhealthy_machine()
+    session = env.fleet.open_session()
+    works = claimed(session, RECOVER)
+    env.fleet.sql("DELETE FROM work WHERE machine_id = :id", id=other)
+    lost = remediation.no_longer_due(session, PROVIDER, works)
+    assert [(work.machine_id, str(reason)) for work, reason in lost.items()] == [
+        (other, "another session works on the machine")
+    ]
+
+
 @pytest.mark.parametrize("policy", ["restart-agent:1,quarantine", "reboot:1,quarantine"])
 def test_a_reporting_machine_loses_neither_its_agent_nor_its_freedom(env: RemediationSetup, policy: str) -> None:
     """A new agent, and quarantine, are asked for of the BMDB and not of the provider; they wait for the same answer."""

@@ -275,3 +275,14 @@ def test_timestamps_and_infinity_are_read_correctly(fleet: Fleet, text: str, mom
     ((found,),) = driver.run("SELECT :text::timestamptz", text=text)
     driver.run("SET timezone = 'UTC'")
     assert found == moment or (zone != "UTC" and str(found).startswith("10000-01-01"))
+
+
+def test_without_a_statement_there_is_nothing_to_cancel(fleet: Fleet) -> None:
+    """A command may be interrupted before it has connected, and after."""
+    connection = fleet.connect()
+    connection.cancel()
+    connection.run("now")
+    connection.cancel()
+    connection.close()
+    connection.cancel()
+    assert connection.run("now")
