@@ -68,6 +68,16 @@ def test_the_status_of_a_listing_names_its_holder(fleet: Fleet, holder: Session)
     )
 
 
+@pytest.mark.parametrize("steps", [False, True])
+def test_a_machine_that_failed_is_asked_about_if_steps_follow(fleet: Fleet, *, steps: bool) -> None:
+    """Without a policy for it, its provider says nothing new, and each request counts."""
+    machine_id = fleet.provided_machine()
+    fleet.sql("UPDATE machine_provided SET provider_status = 'ProvisioningFailedPermanent'")
+    fleet.sql("INSERT INTO recovery_policy VALUES ('static', 600, 1800, 1800, :steps)", steps=steps)
+    found = [each.machine_id for each in provider_facts.known(fleet.connection, PROVIDER, everything=False)]
+    assert found == [machine_id] * steps
+
+
 # --- the fence ---
 
 

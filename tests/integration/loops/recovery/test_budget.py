@@ -160,6 +160,14 @@ def test_each_machine_is_counted_by_its_facts(env: RecoveryEnvironment, state: s
     assert sum(found, FleetFigures()) == figures
 
 
+def test_agents_that_started_count_beside_machines_that_are_unreached(env: RecoveryEnvironment) -> None:
+    """They show that SSH works."""
+    _state(env.fleet, env.fleet.provided_machine(), "did not come back")
+    env.fleet.machines(1, started_ago=MINUTE)
+    found = [each for each in budget.read_fleet(env.fleet.open_session(), PROVIDER) if each.location is not None]
+    assert sum(found, FleetFigures()) == FleetFigures(fleet=2, dead=1, unreached=1, reached=1)
+
+
 def _state(fleet: Fleet, machine: UUID, state: str) -> None:
     looked = (
         "INSERT INTO work_history (machine_id, process, event, step) VALUES (:id, 'ShepherdRecovery', 'Looked', {})"
