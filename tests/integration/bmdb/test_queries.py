@@ -4,7 +4,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from shepherd_core.bmdb.connection import Connection
-from shepherd_core.bmdb.machines import lookup, pauses
+from shepherd_core.bmdb.machines import lookup, overview, pauses
 from shepherd_core.bmdb.machines.search import matching
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.work import history, work
@@ -17,7 +17,7 @@ from shepherd_core.domain.machine import Process
 from shepherd_core.domain.records import BadAgent
 
 from tests.support.agents.heartbeats import record_heartbeat
-from tests.support.bmdb.fleet import Fleet, claimed
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 
 START = Process.AGENT_START
 
@@ -141,3 +141,15 @@ def test_an_agent_that_fails_alike_on_three_machines_is_bad(
     work.fail(session, {works[each]: Failure(error, 60) for each, error in zip(machines, failures, strict=True)})
     found = remediation.bad_agents(fleet.connection)
     assert found == ([BadAgent("ab12", FailureKind.AGENT_EXITED, failing)] if bad else [])
+
+
+def test_a_machine_in_quarantine_is_counted_once_if_it_reports(fleet: Fleet) -> None:
+    fleet.machines(3, started_ago=HOUR, reported_ago=0)
+    reporting, silent = fleet.machines(2, started_ago=HOUR)
+    for machine in (reporting, silent):
+        fleet.quarantine(machine)
+    fleet.pass_time(60)
+    record_heartbeat(fleet.connection, reporting)
+    (found,) = overview.unsteady(fleet.connection)
+    assert (found.provider, found.recovered_often, found.reports_again) == (PROVIDER, 0, 1)
+    assert found.quarantined_since is not None

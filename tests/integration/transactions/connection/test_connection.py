@@ -1,5 +1,6 @@
 """The connection: what is retried and what is not, and which errors it raises."""
 
+import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -286,3 +287,10 @@ def test_without_a_statement_there_is_nothing_to_cancel(fleet: Fleet) -> None:
     connection.close()
     connection.cancel()
     assert connection.run("now")
+
+
+def test_an_id_can_be_sent_to_another_process(fleet: Fleet) -> None:
+    """The driver makes ids without their constructor."""
+    machine_id = fleet.bare_machine()
+    (found,) = fleet.connection.fetch(UUID, "newest_machines", after=None, examine=1)
+    assert pickle.loads(pickle.dumps(found)) == machine_id
