@@ -132,7 +132,7 @@ def agent_api(event: Mapping[str, Any], context: LambdaContext) -> dict[str, obj
 
 @contextmanager
 def _keeping_what_a_start_makes() -> Iterator[None]:
-    """In a new process, collect no garbage: what its first request makes stays, and the search took a tenth of it."""
+    """In a new process, collect no garbage: what its first request makes stays, and the search took a twelfth of it."""
     if gc.get_freeze_count():
         yield
         return
