@@ -212,6 +212,14 @@ def test_a_broken_connection_is_closed_although_its_error_is_remembered(fleet: F
     assert set(Path("/proc/self/fd").iterdir()) == before, remembered
 
 
+def test_a_refused_set_up_leaves_no_connection(fleet: Fleet) -> None:
+    """The driver's objects know each other, so that the connection would stay until garbage is collected."""
+    before = set(Path("/proc/self/fd").iterdir())
+    with pytest.raises(StatementFailed, match="lock_timeout") as remembered:
+        Connection(fleet.settings, None, ManualClock(), limits=TimeLimits(lock=-1)).run("now")
+    assert set(Path("/proc/self/fd").iterdir()) == before, remembered
+
+
 def test_a_full_database_is_a_passing_state(fleet: Fleet) -> None:
     fleet.sql("CREATE ROLE turned_away LOGIN CONNECTION LIMIT 0")
     connection = fleet.connect(fleet.settings.model_copy(update={"bmdb_user": "turned_away"}))

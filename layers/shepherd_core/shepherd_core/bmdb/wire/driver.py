@@ -115,16 +115,19 @@ def connect(
             settings.bmdb_user,
             database=settings.bmdb_name,
             password=password or "",  # None breaks the driver if the server asks
-            sock=sock,
+            sock=sock,  # which it closes if the server refuses
             ssl_context=False,  # transport.dial has encrypted the socket if needed
             application_name="shepherd",
         )
-        _set(driver, limits)
+        try:
+            _set(driver, limits)
+        except Exception:  # the driver's objects know each other: the socket would be open until garbage is collected
+            with suppress(*FAULTS):
+                driver.close()
+            raise
     except ConfigError:
-        sock.close()
         raise
     except Exception as error:  # on a malformed answer the driver raises errors of many kinds
-        sock.close()
         let_go(error)
         refusal = _refusal(error)
         if refusal is not None:
