@@ -171,13 +171,16 @@ def test_a_process_that_ends_between_two_requests_says_how(connection: SshConnec
         connection.agent_state(NONE, deadline)
 
 
-def test_a_process_without_its_fork_server_ends_soon(server: SshServer, connection: SshConnection) -> None:
+def test_a_process_without_its_fork_server_ends_soon(server: SshServer, deadline: Deadline) -> None:
     """A killed fork server ends nothing, and Lambda may not let the kernel do it. The process has the SSH key."""
+    with socket.create_connection(("127.0.0.1", server.port)) as machine:
+        connection = SshConnection(machine, "machine", "root", grace_seconds=0.3)
+    connection.exchange_keys(None, deadline)
     left, stopped = child(), fork_server()
-    server.freezes_at = "program"
+    server.freezes_at = "login"
     os.kill(stopped, signal.SIGSTOP)
     with pytest.raises(SshTimedOut):
-        connection.agent_state(NONE, Deadline(SystemClock(), 0.2))
+        connection.log_in(KEY, Deadline(SystemClock(), 0.2))
     eventually(lambda: not processes.size(left))
     os.kill(stopped, signal.SIGCONT)
 

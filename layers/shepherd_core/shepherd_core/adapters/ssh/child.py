@@ -28,8 +28,6 @@ _OUT_OF_MEMORY = 70
 """The exit status of a process that has no memory left to report that."""
 _CRASHED = 71
 _WITHOUT_LIMITS = 72
-_GRACE_SECONDS = 5
-"""The process ends itself so long after the time of a request, in case the fork server is gone."""
 _NICENESS = 10
 _PR_SET_PDEATHSIG = 1
 _STACK_BYTES = 1 << 20
@@ -92,7 +90,7 @@ def _limit() -> None:
 
 
 def _answer(client: Client, request: dict[str, Any], stdin: int = -1) -> bytes:
-    signal.setitimer(signal.ITIMER_REAL, request["seconds"] + _GRACE_SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, request["seconds"] + request["grace_seconds"])
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + request["processor_seconds"]) + 1, most))
     try:

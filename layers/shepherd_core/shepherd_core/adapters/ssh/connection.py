@@ -45,6 +45,8 @@ HANDSHAKE_SECONDS = 15.0
 """Time limit for the key exchange of a machine that accepts connections, and again for the login."""
 PROCESSOR_SECONDS = 5.0
 """Processor time that the process of a machine may use for one step."""
+GRACE_SECONDS = 5.0
+"""The process of a machine ends itself so long after the time of a step, in case the fork server is gone."""
 UPLOAD_BYTES_PER_SECOND = 4_000_000
 """Of processor time: an upload may use more, by the size of the agent."""
 
@@ -82,7 +84,7 @@ of a command line are left out by `read`. While an installation goes on, the age
 class SshConnection:
     """A connection to one machine; see ``takeover.MachineConnection``."""
 
-    def __init__(self, machine: socket.socket, peer: str, user: str) -> None:
+    def __init__(self, machine: socket.socket, peer: str, user: str, grace_seconds: float = GRACE_SECONDS) -> None:
         """
         Hand the connection *machine* to a process; the caller closes its own.
 
@@ -92,6 +94,7 @@ class SshConnection:
         self.host_key = ""
         self._peer = peer
         self._user = user
+        self._limits = {"processor_seconds": PROCESSOR_SECONDS, "grace_seconds": grace_seconds}
         self._lost = False
         try:
             self._requests = FORK_SERVER.process(machine)
@@ -177,7 +180,7 @@ class SshConnection:
             seconds = deadline.left(at_most)
         except TimeLimitExceeded:
             raise _Late from None
-        message = messages.encode({"processor_seconds": PROCESSOR_SECONDS, "seconds": seconds, **request})
+        message = messages.encode({**self._limits, "seconds": seconds, **request})
         self._requests.settimeout(seconds)
         try:
             with suppress(ConnectionError):  # it has ended; its last message says how
