@@ -14,7 +14,6 @@ MONTHLY_OFFER = "b8a1e0c2-0000-4000-8000-000000000003"
 OS = "b8a1e0c2-0000-4000-8000-000000000004"
 ZONE = "fr-par-2"
 _OFFERS = {OFFER: "hourly", MONTHLY_OFFER: "monthly"}
-_INSTALLING = "installing"
 
 
 class ScalewayApi(HostingApi):
@@ -25,7 +24,7 @@ class ScalewayApi(HostingApi):
         provisioning="delivering",
         active="ready",
         stopped="stopped",
-        reinstalling=_INSTALLING,
+        reinstalling="ready installing",
         deprovisioning="deleting",
         failed="error",
     )
@@ -53,17 +52,17 @@ class ScalewayApi(HostingApi):
 
     def shown(self, machine: FakeMachine) -> Json:
         """See ``HostingApi``."""
-        installing = machine.state == _INSTALLING
+        status, _, installing = machine.state.partition(" ")
         ips = [{"id": machine.id, "address": machine.address, "version": "IPv4"}] if machine.address else []
         return {
             "id": machine.id,
             "name": machine.name,
             "project_id": machine.fields.get("project_id", PROJECT),
             "zone": ZONE,
-            "status": "ready" if installing else machine.state,
+            "status": status,
             "tags": machine.fields.get("tags", []),
             "ips": ips,
-            "install": {"status": "installing" if installing else "completed"} if machine.address else None,
+            "install": {"status": installing or "completed"} if machine.address else None,
         }
 
     def ordered(self, call: Call) -> FakeMachine:

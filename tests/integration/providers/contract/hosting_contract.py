@@ -6,14 +6,16 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.domain.clock import Deadline, Permission
-from shepherd_core.domain.machine import INVALID, Availability, Machine
+from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderStatus
 from shepherd_core.domain.provider import Provider
+from shepherd_core.providers.kit.hosting import mark_of
+from shepherd_core.providers.latitude import name_of
 
 from simulator.environment.faults import SetValue
 from simulator.providers.kit.hardware import NoHardware
 from tests.conftest import ManualClock
 from tests.integration.providers.contract.description import Description
-from tests.integration.providers.contract.provider_contract import Places, ProviderContract, Setup, context
+from tests.integration.providers.contract.provider_contract import PUBLIC_KEY, Places, ProviderContract, Setup, context
 from tests.integration.providers.contract.provider_faults import ProviderFaults
 
 SECRET = "a-key-that-nobody-may-see"
@@ -38,6 +40,12 @@ class HostingContract(ProviderContract, ProviderFaults):
     spoils: ClassVar[SetValue]
     places: ClassVar[Places]
     setup_facts: ClassVar[dict[str, Any]] = {}
+    ordered: ClassVar[dict[str, Any]] = {}
+    """What the request for a new server must have said."""
+    states: ClassVar[dict[str, tuple[ProviderStatus, str | None] | None]] = {}
+    """Status and failure of our server in some states; None: it is not ours any more, and its slot is free."""
+    off: str = ""
+    """The state of a server that is off, if the API tells that one is."""
     tags: ClassVar[Any] = None
     """As a server has them to which somebody gave the tags role, whose value is db, and gpu; None: it has none."""
 
@@ -87,19 +95,41 @@ class HostingContract(ProviderContract, ProviderFaults):
             server.fields["tags"] = own | self.tags if isinstance(own, dict) else own + self.tags
             assert self.ours(setup, deadline).labels == {**before.labels, "role": "db", "gpu": ""}
 
+    def test_a_state_means_a_status(self, setup: Setup, api: Any, deadline: Deadline) -> None:
+        ours = self.ours(setup, deadline).provider_id
+        for state, meaning in self.states.items():
+            api.change(ours, state=state)
+            listed = setup.provider.list_machines(deadline)
+            found = [(each.status, each.failure) for each in listed if each.token == OURS]
+            assert found == ([] if meaning is None else [meaning]), state
+            assert [each.failed for each in listed if each.token == OURS] == [
+                failure is not None for _, failure in found
+            ]
+            if meaning is None:
+                asked = api.calls.total()
+                setup.provider.release(ours, deadline)
+                assert api.calls.total() == asked + 1, "it is looked for, and nothing is done with it"
+
+    def test_a_server_that_is_off_is_switched_on(self, setup: Setup, api: Any, deadline: Deadline) -> None:
+        """Where the API does not tell that it is off, it is restarted."""
+        ours = self.ours(setup, deadline).provider_id
+        if self.off:
+            api.change(ours, state=self.off)
+        setup.provider.reboot(ours, Permission(deadline))
+        assert api.machine(ours).actions_taken == ["power_on" if self.off else "reboot"]
+
+    def test_a_new_server_is_what_was_ordered(self, setup: Setup, api: Any, deadline: Deadline) -> None:
+        """It admits our key; its address comes later, and its place, if no answer tells it, is the one of the order."""
+        made = self.create(setup.provider, deadline)
+        assert (made.status, made.address) == (ProviderStatus.PROVISIONING, None)
+        assert made.location == self.given["location"]
+        server = api.machine(made.provider_id)
+        assert server.name in (mark_of(f"{self.fleet}/3", NEW), name_of(NEW, "3"))
+        assert server.authorized_key == PUBLIC_KEY
+        assert {name: server.fields[name] for name in self.ordered} == self.ordered
+        assert made.location in {each.location for each in setup.provider.list_machines(deadline)}
+
     def create(self, provider: Provider, deadline: Deadline) -> Machine:
         slot = f"{self.fleet}/3"
         capacity = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=slot)
         return provider.create_machine(capacity, NEW, deadline)
-
-
-class SwitchedOn:
-    """A provider that tells that a server is off."""
-
-    off: str
-
-    def test_a_server_that_is_off_is_switched_on(self, setup: Setup, api: Any, deadline: Deadline) -> None:
-        (ours,) = (each for each in setup.provider.list_machines(deadline) if each.token == OURS)
-        api.change(ours.provider_id, state=self.off)
-        setup.provider.reboot(ours.provider_id, Permission(deadline))
-        assert api.machine(ours.provider_id).actions_taken == ["power_on"]
