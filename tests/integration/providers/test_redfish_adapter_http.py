@@ -4,11 +4,10 @@ import json
 import socket
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext as does_not_raise
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -16,9 +15,7 @@ from shepherd_core.domain.clock import Deadline, Permission, SystemClock
 from shepherd_core.domain.errors import NoLongerDue, SourceMissing, TimeLimitExceeded
 from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import ProviderStatus
-from shepherd_core.providers.redfish.adapter import RedfishProvider
 from shepherd_core.providers.redfish.login import LOCKOUT_SECONDS
-from shepherd_core.settings.providers.redfish import RedfishSettings
 
 from simulator.environment.faults import Delay, Drop, FakeAnswer
 from simulator.environment.tcp_proxy import TcpProxy
@@ -306,14 +303,14 @@ def test_an_unknown_certificate_gets_no_credential(site: Site) -> None:
     assert site.bmc.calls == []
 
 
+def missing() -> bytes:
+    raise SourceMissing("no such object")
+
+
 def test_a_pinned_certificate_needs_no_authority(site: Site) -> None:
     """Most BMCs have a self-signed certificate, without a useful name."""
     site.rack.entries[0]["Fingerprint"] = site.rack.fingerprint
-    settings = RedfishSettings(machines="/unused")
-    secrets = Secrets(dict(site.rack.secrets))
-    adapter = RedfishProvider(
-        settings, lambda: site.rack.document, site.clock, read_secret=secrets.read, invalidate_secret=secrets.invalidate
-    )
+    adapter = site.provider(read_ca=missing)
     adapter.reboot(NAME, site.permission)
     assert site.bmc.resets == ["ForceRestart"]
     site.rack.impersonate(NAME)
@@ -324,24 +321,15 @@ def test_a_pinned_certificate_needs_no_authority(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "words"),
+    ("read_ca", "words"),
     [
-        (b"", ""),
-        (b"no certificate", ""),
-        ("ümlaut".encode(), ""),
-        (SourceMissing("no such object"), ": no such object"),
+        (lambda: b"", ""),
+        (lambda: b"no certificate", ""),
+        ("ümlaut".encode, ""),
+        (missing, ": no such object"),
     ],
 )
-def test_authorities_that_are_none_are_said_to_be_none(site: Site, document: Any, words: str) -> None:
+def test_authorities_that_are_none_are_said_to_be_none(site: Site, read_ca: Callable[[], bytes], words: str) -> None:
     """With none at all, every BMC would seem to be at fault; the setting names them, and no BMC is to blame."""
-
-    def read() -> bytes:
-        if isinstance(document, Exception):
-            raise document
-        found: bytes = document
-        return found
-
-    adapter = site.provider()
-    adapter._read_ca = read
     with pytest.raises(ProviderRefused, match=f"the CAs of the BMCs{words}"):
-        adapter.reboot(NAME, site.permission)
+        site.provider(read_ca=read_ca).reboot(NAME, site.permission)

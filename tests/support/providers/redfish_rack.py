@@ -47,6 +47,7 @@ def provider(
     *,
     read_list: Callable[[], bytes] | None = None,
     secrets: Secrets | None = None,
+    read_ca: Callable[[], bytes] | None = None,
     seconds: float = REQUEST_SECONDS,
     **settings: Any,
 ) -> RedfishProvider:
@@ -58,7 +59,7 @@ def provider(
         clock,
         read_secret=store.read,
         invalidate_secret=store.invalidate,
-        read_ca=rack.ca_file.read_bytes,
+        read_ca=read_ca or rack.ca_file.read_bytes,
         seconds=seconds,
     )
 
