@@ -22,7 +22,7 @@ from shepherd_core.adapters.ssh.client import CIPHERS
 from shepherd_core.adapters.ssh.connection import SshConnection
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.agent.takeover import STDERR_BYTES, AgentProgram, RunResult
-from shepherd_core.domain.clock import Deadline
+from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.machine import (
     MalformedAnswer,
@@ -80,15 +80,21 @@ def script(text: str, size: int = 0) -> Agent:
 
 
 def start(
-    server: SshServer, agent: Agent, path: Path, deadline: Deadline, stdin: bytes = b"", answer_seconds: float = 30
+    server: SshServer,
+    agent: Agent,
+    path: Path,
+    stdin: bytes = b"",
+    *,
+    answer_seconds: float = 30,
+    deadline: Deadline | None = None,
 ) -> RunResult:
-    program = AgentProgram(binary=agent, path=str(path), answer_seconds=answer_seconds)
-    with closing(SshDialer(KEY, "root", server.port, 2).dial("127.0.0.1", None, deadline)) as connection:
-        return connection.start(program, stdin, deadline)
+    program, limit = AgentProgram(agent, str(path), answer_seconds), deadline or Deadline(SystemClock(), 60)
+    with closing(SshDialer(KEY, "root", server.port, 2).dial("127.0.0.1", None, limit)) as connection:
+        return connection.start(program, stdin, limit)
 
 
 @pytest.mark.parametrize("size", [0, 1, 127_999, 128_000, 128_001, 5 * MIB + 17])
-def test_upload_arrives_whole_executable_and_once(server: SshServer, path: Path, deadline: Deadline, size: int) -> None:
+def test_upload_arrives_whole_executable_and_once(server: SshServer, path: Path, size: int) -> None:
     """In one command: a machine may allow one channel, and its shell may take seconds to be ready."""
     agent, commands = Agent(script("exit 0", size).content[:size]), []
 
@@ -97,23 +103,23 @@ def test_upload_arrives_whole_executable_and_once(server: SshServer, path: Path,
         await server.shell(process)
 
     server.program = count
-    assert start(server, agent, path, deadline).exit_status == 0
+    assert start(server, agent, path).exit_status == 0
     assert path.read_bytes() == agent.content
     assert stat.S_IMODE(path.stat().st_mode) == 0o755
     assert list(path.parent.iterdir()) == [path]
     before = path.stat()
-    assert start(server, agent, path, deadline).exit_status == 0
+    assert start(server, agent, path).exit_status == 0
     assert (path.stat().st_ino, len(commands)) == (before.st_ino, 2)
 
 
 @pytest.mark.parametrize("cipher", CIPHERS)
-def test_upload_survives_a_change_of_keys(cipher: str, path: Path, deadline: Deadline) -> None:
+def test_upload_survives_a_change_of_keys(cipher: str, path: Path) -> None:
     """An sshd changes them after a gigabyte, or as it was told to, in the middle of whatever is sent."""
     server = SshServer(ssh_keys.public_line(KEY))
     server.options = {"encryption_algs": [cipher], "rekey_bytes": MIB}
     agent = script("exit 0", 5 * MIB)
     with server:
-        start(server, agent, path, deadline)
+        start(server, agent, path)
     assert path.read_bytes() == agent.content
 
 
@@ -127,7 +133,7 @@ def test_upload_survives_a_change_of_keys(cipher: str, path: Path, deadline: Dea
     ],
 )
 def test_failed_write_is_named_wherever_it_happens(
-    server: SshServer, path: Path, deadline: Deadline, *, size: int, taken: int, words: str
+    server: SshServer, path: Path, *, size: int, taken: int, words: str
 ) -> None:
     """A full disk, a read-only and a broken one are repaired in different ways; the old agent stays."""
     tools = path.parent.parent / "tools"
@@ -139,17 +145,17 @@ def test_failed_write_is_named_wherever_it_happens(
     server.tools = str(tools)
     path.write_bytes(b"old")
     with pytest.raises(SshUploadFailed, match=words):
-        start(server, Agent(os.urandom(size)), path, deadline)
+        start(server, Agent(os.urandom(size)), path)
     assert path.read_bytes() == b"old"
     assert list(path.parent.iterdir()) == [path], "the unfinished file still takes the space"
 
 
-def test_a_place_that_can_hold_no_agent_is_named(server: SshServer, path: Path, deadline: Deadline) -> None:
+def test_a_place_that_can_hold_no_agent_is_named(server: SshServer, path: Path) -> None:
     """`mv` would put each try into a folder, and none would ever run."""
     path.mkdir()
     for place, words in ((path, "the agent is a folder"), (path / "none/agent", r"No such file|nonexistent")):
         with pytest.raises(SshUploadFailed, match=words):
-            start(server, Agent(b"agent"), place, deadline)
+            start(server, Agent(b"agent"), place)
         assert list(path.iterdir()) == []
 
 
@@ -160,7 +166,7 @@ def test_a_place_that_can_hold_no_agent_is_named(server: SshServer, path: Path, 
     ids=["nothing", "a part", "the agent", "all"],
 )
 def test_connection_that_breaks_anywhere_leaves_one_whole_agent(
-    server: SshServer, path: Path, deadline: Deadline, *, shell: str, parts: list[bytes], status: int, left: bytes
+    server: SshServer, path: Path, *, shell: str, parts: list[bytes], status: int, left: bytes
 ) -> None:
     """And runs none: nobody would record its key."""
     commands = []
@@ -171,7 +177,7 @@ def test_connection_that_breaks_anywhere_leaves_one_whole_agent(
 
     server.program = keep
     with pytest.raises(SshError, match="hashing"):
-        start(server, Agent(b"exit 42"), path, deadline)
+        start(server, Agent(b"exit 42"), path)
     path.write_bytes(b"old")
     shells = [shell, "sh"] if shell == "busybox" else [shell]
     with subprocess.Popen([*shells, *commands[0]], stdin=PIPE, stdout=PIPE, bufsize=0) as process:
@@ -187,9 +193,7 @@ def test_connection_that_breaks_anywhere_leaves_one_whole_agent(
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_connection_lost_while_uploading_leaves_the_old_agent(
-    server: SshServer, path: Path, deadline: Deadline
-) -> None:
+def test_connection_lost_while_uploading_leaves_the_old_agent(server: SshServer, path: Path) -> None:
     def cut(connection: asyncssh.SSHServerConnection, offset: int) -> None:
         if offset > MIB:
             connection.abort()
@@ -197,7 +201,7 @@ def test_connection_lost_while_uploading_leaves_the_old_agent(
     path.write_bytes(b"old")
     server.on_input = cut
     with pytest.raises(SshConnectionLost, match="while uploading"):
-        start(server, Agent(bytes(8 * MIB)), path, deadline)
+        start(server, Agent(bytes(8 * MIB)), path)
     assert path.read_bytes() == b"old"
 
 
@@ -207,26 +211,26 @@ def test_nothing_is_run_when_it_is_too_late(server: SshServer, path: Path, clock
     server.on_input = lambda _connection, _offset: uploaded.set()
     late = Deadline(clock, 20, session_left=lambda: 0.0 if uploaded.is_set() else 20.0)
     with pytest.raises(SessionExpired):
-        start(server, script(f"touch '{path.parent.parent}/ran'"), path, late)
+        start(server, script(f"touch '{path.parent.parent}/ran'"), path, deadline=late)
     eventually(lambda: server.sessions == 0)
     assert path.exists()
     assert not (path.parent.parent / "ran").exists()
 
 
-def test_an_upload_replaces_the_agent_and_what_was_cut_off(server: SshServer, path: Path, deadline: Deadline) -> None:
+def test_an_upload_replaces_the_agent_and_what_was_cut_off(server: SshServer, path: Path) -> None:
     """Writing to the file of a running program breaks it; an agent can exceed 100 MB, and is tried many times."""
     leftover = path.with_name(path.name + ".0123456789abcdef.shepherd-upload")
     others = [path.with_name("the agent.conf"), path.with_name("notes.shepherd-upload")]
     for file in (path, leftover, *others):
         file.write_bytes(b"old")
     with path.open("rb") as running:
-        start(server, script("exit 0"), path, deadline)
+        start(server, script("exit 0"), path)
         assert running.read() == b"old"
     assert path.read_bytes() == script("exit 0").content
     assert sorted(path.parent.iterdir()) == sorted((path, *others))
 
 
-def test_upload_takes_little_memory_whatever_the_size(server: SshServer, path: Path, deadline: Deadline) -> None:
+def test_upload_takes_little_memory_whatever_the_size(server: SshServer, path: Path) -> None:
     size, peaks = 50 * MIB, []
     pids: list[int] = []
 
@@ -246,17 +250,17 @@ def test_upload_takes_little_memory_whatever_the_size(server: SshServer, path: P
         peaks.append(processes.peak(pids[-1]))
 
     server.on_input = peak
-    start(server, Sparse(b"exit 0\n"), path, deadline)
+    start(server, Sparse(b"exit 0\n"), path)
     assert path.stat().st_size == size
     assert peaks[-1] - peaks[0] < 2 * MIB
 
 
-def test_an_agent_that_lost_its_mode_is_mended_and_run(server: SshServer, path: Path, deadline: Deadline) -> None:
+def test_an_agent_that_lost_its_mode_is_mended_and_run(server: SshServer, path: Path) -> None:
     """It has the right content, so it would never be uploaded again, nor run. Its umask is that of its user."""
     agent = script("umask; exit 5")
     path.write_bytes(agent.content)
     inode = path.stat().st_ino
-    result = start(server, agent, path, deadline)
+    result = start(server, agent, path)
     assert (int(result.stdout, 8), result.exit_status, path.stat().st_ino) == (UMASK, 5, inode)
 
 
@@ -268,7 +272,7 @@ def test_an_agent_that_lost_its_mode_is_mended_and_run(server: SshServer, path: 
     ],
 )
 def test_machine_that_refuses_the_user_with_words_is_quoted(
-    server: SshServer, path: Path, deadline: Deadline, *, status: int, words: str
+    server: SshServer, path: Path, *, status: int, words: str
 ) -> None:
     """Cloud images let root log in and then say which user to take; that is what the operator must read."""
 
@@ -278,12 +282,12 @@ def test_machine_that_refuses_the_user_with_words_is_quoted(
 
     server.program = refuse
     with pytest.raises(SshAuthenticationFailed, match=f"runs no commands for root: {words[:16]}") as caught:
-        start(server, Agent(b""), path, deadline)
+        start(server, Agent(b""), path)
     assert "\x1b" not in str(caught.value)
     assert len(str(caught.value)) < 300
 
 
-def test_greeting_of_the_shell_is_no_refusal(server: SshServer, path: Path, deadline: Deadline) -> None:
+def test_greeting_of_the_shell_is_no_refusal(server: SshServer, path: Path) -> None:
     """Nor a part of the agent's answer."""
 
     async def greet(process: Process) -> None:
@@ -292,7 +296,7 @@ def test_greeting_of_the_shell_is_no_refusal(server: SshServer, path: Path, dead
 
     server.program = greet
     for _ in range(2):
-        assert start(server, script("echo answer"), path, deadline) == RunResult(b"answer\n", b"", 0)
+        assert start(server, script("echo answer"), path) == RunResult(b"answer\n", b"", 0)
 
 
 BYTES = bytes(range(256)) * 250
@@ -318,10 +322,10 @@ FLOOD = "head -c 5000000 /dev/zero | tr '\\0' e >&2"
     ids=["bytes", "unread input", "two floods", "closed output"],
 )
 def test_program_gets_its_input_and_gives_its_output(
-    server: SshServer, path: Path, deadline: Deadline, text: str, stdin: bytes, result: RunResult
+    server: SshServer, path: Path, text: str, stdin: bytes, result: RunResult
 ) -> None:
     """What counts is its exit status."""
-    assert start(server, script(text), path, deadline, stdin) == result
+    assert start(server, script(text), path, stdin) == result
 
 
 @pytest.mark.parametrize(
@@ -334,16 +338,14 @@ def test_program_gets_its_input_and_gives_its_output(
     ids=["answer", "complaint", "silence"],
 )
 def test_program_without_end_is_cut_off(
-    server: SshServer, path: Path, deadline: Deadline, text: str, seconds: float, error: type[Exception], words: str
+    server: SshServer, path: Path, text: str, seconds: float, error: type[Exception], words: str
 ) -> None:
     """A program in the place of the agent must not fill our memory; a flood keeps everybody busy, and time passes."""
     with pytest.raises(error, match=words):
-        start(server, script(text), path, deadline, answer_seconds=seconds)
+        start(server, script(text), path, answer_seconds=seconds)
 
 
-def test_detached_child_that_holds_the_output_is_not_waited_for(
-    server: SshServer, path: Path, deadline: Deadline
-) -> None:
+def test_detached_child_that_holds_the_output_is_not_waited_for(server: SshServer, path: Path) -> None:
     """An agent has to stay; sshd holds the channel open for as long as the agent holds the pipe."""
     stays = threading.Event()
 
@@ -357,12 +359,12 @@ def test_detached_child_that_holds_the_output_is_not_waited_for(
         await process.channel.wait_closed()
 
     server.program = answer_and_stay
-    result = start(server, Agent(b""), path, deadline, b"init")
+    result = start(server, Agent(b""), path, b"init")
     assert stays.is_set()
     assert (result.stdout, result.exit_status) == (b"first half, second half", 0)
 
 
-def test_program_that_was_killed_has_no_exit_status(server: SshServer, path: Path, deadline: Deadline) -> None:
+def test_program_that_was_killed_has_no_exit_status(server: SshServer, path: Path) -> None:
     """The kernel kills an agent that needs too much memory; that is no lost connection."""
 
     async def die(process: Process) -> None:
@@ -370,10 +372,10 @@ def test_program_that_was_killed_has_no_exit_status(server: SshServer, path: Pat
         process.exit_with_signal("KILL")
 
     server.program = die
-    assert start(server, Agent(b""), path, deadline).exit_status == -1
+    assert start(server, Agent(b""), path).exit_status == -1
 
 
-def test_connection_lost_while_running_is_named(server: SshServer, path: Path, deadline: Deadline) -> None:
+def test_connection_lost_while_running_is_named(server: SshServer, path: Path) -> None:
     async def cut(process: Process) -> None:
         await ready(process)
         process.stdout.write(b"half")
@@ -381,7 +383,7 @@ def test_connection_lost_while_running_is_named(server: SshServer, path: Path, d
 
     server.program = cut
     with pytest.raises(SshConnectionLost, match=r"while running .*the agent"):
-        start(server, Agent(b""), path, deadline)
+        start(server, Agent(b""), path)
 
 
 @pytest.mark.parametrize(
@@ -401,7 +403,7 @@ def test_machine_that_freezes_times_out_and_stays_lost(
         connection.start(program, b"", soon())
 
 
-def test_machine_without_commands_is_named(server: SshServer, path: Path, deadline: Deadline) -> None:
+def test_machine_without_commands_is_named(server: SshServer, path: Path) -> None:
     server.has_commands = False
     with pytest.raises(SshError, match=r"hashing .*the agent"):
-        start(server, Agent(b""), path, deadline)
+        start(server, Agent(b""), path)
