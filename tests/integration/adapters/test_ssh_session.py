@@ -80,15 +80,10 @@ def script(text: str, size: int = 0) -> Agent:
 
 
 def start(
-    server: SshServer,
-    agent: Agent,
-    path: Path,
-    stdin: bytes = b"",
-    *,
-    answer_seconds: float = 30,
-    deadline: Deadline | None = None,
+    server: SshServer, agent: Agent, path: Path, stdin: bytes = b"", seconds: float = 30, within: Deadline | None = None
 ) -> RunResult:
-    program, limit = AgentProgram(agent, str(path), answer_seconds), deadline or Deadline(SystemClock(), 60)
+    program = AgentProgram(binary=agent, path=str(path), answer_seconds=seconds)
+    limit = within or Deadline(SystemClock(), 60)
     with closing(SshDialer(KEY, "root", server.port, 2).dial("127.0.0.1", None, limit)) as connection:
         return connection.start(program, stdin, limit)
 
@@ -211,7 +206,7 @@ def test_nothing_is_run_when_it_is_too_late(server: SshServer, path: Path, clock
     server.on_input = lambda _connection, _offset: uploaded.set()
     late = Deadline(clock, 20, session_left=lambda: 0.0 if uploaded.is_set() else 20.0)
     with pytest.raises(SessionExpired):
-        start(server, script(f"touch '{path.parent.parent}/ran'"), path, deadline=late)
+        start(server, script(f"touch '{path.parent.parent}/ran'"), path, within=late)
     eventually(lambda: server.sessions == 0)
     assert path.exists()
     assert not (path.parent.parent / "ran").exists()
@@ -342,7 +337,7 @@ def test_program_without_end_is_cut_off(
 ) -> None:
     """A program in the place of the agent must not fill our memory; a flood keeps everybody busy, and time passes."""
     with pytest.raises(error, match=words):
-        start(server, script(text), path, answer_seconds=seconds)
+        start(server, script(text), path, seconds=seconds)
 
 
 def test_detached_child_that_holds_the_output_is_not_waited_for(server: SshServer, path: Path) -> None:

@@ -6,15 +6,12 @@ from pathlib import Path
 
 import pytest
 from shepherd_core.domain.errors import ConfigError
-from shepherd_core.providers.kit.context import ProviderContext
 from shepherd_core.settings import providers
 from shepherd_core.wiring.providers import build
 
 from tests.conftest import ManualClock
 from tests.integration.providers.contract.provider_contract import context
 from tests.support.command_line import CommandLine
-
-SETTINGS = 'version = 1\n[provider.acme]\napi_url = "https://api.example.com"\n'
 
 
 @pytest.mark.parametrize(
@@ -48,13 +45,16 @@ def test_a_new_provider_overwrites_nothing(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "shepherd-acme").read_text() == "mine"
 
 
-SPEC = """
+def spec_of(name: str = "acme", table: str = "acme") -> str:
+    return f"""
 from shepherd_core.settings.base import ProviderSettings
 from shepherd_core.settings.providers.spec import ProviderSpec
 class Settings(ProviderSettings):
-    table = "provider.TABLE"
-SPEC = ProviderSpec(name="NAME", module="MODULE", settings=Settings, always=frozenset())
+    table = "provider.{table}"
+SPEC = ProviderSpec(name="{name}", module="acme", settings=Settings, always=frozenset())
 """
+
+
 ADAPTER = """
 from shepherd_core.domain.provider import Provider
 from shepherd_core.providers.static import StaticProvider
@@ -83,54 +83,51 @@ def announce(site: Path, name: str, place: str, package: str = "acme") -> None:
     (folder / "entry_points.txt").write_text(f"[{providers.GROUP}]\n{name} = {place}\n")
 
 
+NO_ACME = "must return a Provider with the name 'acme'"
+
+
 @pytest.mark.parametrize(
-    ("source", "why"),
+    ("spec", "adapter", "why"),
     [
-        (None, "ModuleNotFoundError: No module named 'broken_acme'"),
-        ("1 / 0", "ZeroDivisionError: division by zero"),
-        ("SPEC = ", "SyntaxError: invalid syntax"),
-        ("", "AttributeError: module 'broken_acme' has no attribute 'SPEC'"),
-        ("SPEC = 1", "TypeError: it must be a ProviderSpec with the name 'acme'"),
-        (SPEC.replace("NAME", "emca").replace("TABLE", "emca"), "TypeError: it must be a ProviderSpec with the name"),
-        (SPEC.replace("NAME", "acme"), "ValueError: Settings.table must be 'provider.acme', not 'provider.TABLE'"),
+        (None, "", "ModuleNotFoundError: No module named 'acme_spec'"),
+        ("1 / 0", "", "ZeroDivisionError: division by zero"),
+        ("SPEC = ", "", "SyntaxError: invalid syntax"),
+        ("", "", "AttributeError: module 'acme_spec' has no attribute 'SPEC'"),
+        ("SPEC = 1", "", "TypeError: it must be a ProviderSpec with the name 'acme'"),
+        (spec_of("emca", "emca"), "", "TypeError: it must be a ProviderSpec with the name 'acme'"),
+        (spec_of(table="ac"), "", "ValueError: Settings.table must be 'provider.acme', not 'provider.ac'"),
+        (spec_of(), None, "ModuleNotFoundError: No module named 'acme'"),
+        (spec_of(), "", "AttributeError: module 'acme' has no attribute 'build'"),
+        (spec_of(), "def build(settings): ...", "TypeError: build() takes 1 positional argument but 2 were given"),
+        (spec_of(), "def build(settings, context): return 1", NO_ACME),
+        (
+            spec_of(),
+            f"{ADAPTER}class Acme(Provider): name = 'acme'",
+            "TypeError: Can't instantiate abstract class Acme",
+        ),
+        (spec_of(), f"{ADAPTER}class Acme(StaticProvider):\n def __init__(self): 1", NO_ACME),
     ],
 )
-def test_a_package_without_a_spec_is_named(source: str | None, why: str, site: Path) -> None:
+def test_a_broken_package_is_named(
+    spec: str | None, adapter: str | None, why: str, site: Path, clock: ManualClock
+) -> None:
+    announce(site, "acme", "acme_spec:SPEC")
+    for name, source in (("acme_spec", spec), ("acme", adapter)):
+        if source is not None:
+            (site / f"{name}.py").write_text(source)
+    place = "acme" if spec == spec_of() else "acme_spec:SPEC"
+    with pytest.raises(ConfigError, match=f"the package of provider acme is broken at {place}[: ]") as caught:
+        build(found := providers.find("acme"), found.settings(), context(clock, "secret"))
+    assert why in str(caught.value)
+
+
+def test_a_command_with_a_broken_package_says_so(site: Path) -> None:
     announce(site, "acme", "broken_acme:SPEC")
-    if source is not None:
-        (site / "broken_acme.py").write_text(source)
-    (site / "settings.toml").write_text(SETTINGS)
+    (site / "settings.toml").write_text('version = 1\n[provider.acme]\napi_url = "https://api.example.com"\n')
     result = CommandLine(None)("settings", "check", str(site / "settings.toml"))
     assert result.exit_code == 1
-    assert f"the package of provider acme is broken at broken_acme:SPEC: {why}" in result.stderr
+    assert "the package of provider acme is broken at broken_acme:SPEC: ModuleNotFoundError" in result.stderr
     assert "Traceback" not in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("source", "why"),
-    [
-        (None, "ModuleNotFoundError: No module named 'adapter_of_acme'"),
-        ("", "AttributeError: module 'adapter_of_acme' has no attribute 'build'"),
-        ("def build(settings): ...", "TypeError: build() takes 1 positional argument but 2 were given"),
-        ("def build(settings, context): return 1", "must return a Provider with the name 'acme'"),
-        (f"{ADAPTER}class Acme(Provider): name = 'acme'", "TypeError: Can't instantiate abstract class Acme"),
-        (
-            f"{ADAPTER}class Acme(StaticProvider):\n def __init__(self): 1",
-            "must return a Provider with the name 'acme'",
-        ),
-    ],
-)
-def test_a_package_without_an_adapter_is_named(source: str | None, why: str, site: Path, clock: ManualClock) -> None:
-    announce(site, "acme", "spec_of_acme:SPEC")
-    spec = SPEC.replace("NAME", "acme").replace("TABLE", "acme").replace("MODULE", "adapter_of_acme")
-    (site / "spec_of_acme.py").write_text(spec)
-    if source is not None:
-        (site / "adapter_of_acme.py").write_text(source)
-    found = providers.find("acme")
-    surroundings: ProviderContext = context(clock, "secret")
-    with pytest.raises(ConfigError, match="package of provider acme is broken at adapter_of_acme") as caught:
-        build(found, found.settings(), surroundings)
-    assert why in str(caught.value)
 
 
 def test_two_packages_cannot_be_one_provider(site: Path) -> None:
