@@ -4,7 +4,7 @@ import hashlib
 import re
 import tempfile
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,25 +29,18 @@ def s3(aws: None) -> Any:
     return client
 
 
-class ScriptedS3:
-    """One object in an S3 that the test can make fail; knows only GetObject."""
-
-    def __init__(self, server: Script) -> None:
-        self.server = server
-        self.answer = Answer(200, b"agent 1", {"ETag": '"1"'})
-        server.answer = self._answer
-
-    def _answer(self, request: Request) -> Answer:
-        if request.headers.get("If-None-Match") == self.answer.headers.get("ETag", ""):
-            return Answer(304)
-        return self.answer
+def holds(answer: Answer) -> Callable[[Request], Answer]:
+    """Return one object as S3 answers for it."""
+    tag = answer.headers.get("ETag", "")
+    return lambda request: Answer(304) if request.headers.get("If-None-Match") == tag else answer
 
 
 @pytest.fixture
-def scripted_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedS3]:
-    with scripted_server(lambda _: Answer()) as server:
+def scripted_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
+    """Return an S3 with one object, which the test can make fail; it knows only GetObject."""
+    with scripted_server(holds(Answer(200, b"agent 1", {"ETag": '"1"'}))) as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.url)
-        yield ScriptedS3(server)
+        yield server
 
 
 def _s3_refusal(status: int, code: str) -> Answer:
@@ -169,18 +162,18 @@ def test_a_document_that_trickles_in_is_left_in_time() -> None:
 # An agent of the operator's
 
 
-def test_the_agent_is_downloaded_again_only_when_it_changed(scripted_s3: ScriptedS3) -> None:
+def test_the_agent_is_downloaded_again_only_when_it_changed(scripted_s3: Script) -> None:
     """It can exceed 100 MB, and a warm function asks every minute."""
     agent = OperatorsAgent(URL)
     first = agent.fetch()
     assert agent.fetch() is first
-    scripted_s3.answer = Answer(200, b"agent two", {"ETag": '"2"'})
+    scripted_s3.answer = holds(Answer(200, b"agent two", {"ETag": '"2"'}))
     _assert_true(agent.fetch(), b"agent two")
     with first.open() as opened:
         assert opened.read(5) == b"agent"
         _assert_true(first, b"agent 1")  # who has the old one reads it to its end, and many may
         assert opened.read() == b" 1"
-    asked = [request.headers.get("If-None-Match") for request in scripted_s3.server.requests]
+    asked = [request.headers.get("If-None-Match") for request in scripted_s3.requests]
     assert asked == [None, '"1"', '"1"']
 
 
@@ -196,23 +189,23 @@ def test_the_agent_is_downloaded_again_only_when_it_changed(scripted_s3: Scripte
     ],
 )
 def test_no_older_or_incomplete_agent_is_used(
-    scripted_s3: ScriptedS3, answer: Answer, kind: type[SourceError], words: str
+    scripted_s3: Script, answer: Answer, kind: type[SourceError], words: str
 ) -> None:
     agent = OperatorsAgent(URL)
     _assert_true(agent.fetch(), b"agent 1")
-    scripted_s3.answer = answer
+    scripted_s3.answer = holds(answer)
     with pytest.raises(kind, match=f"{URL}.*{words}") as raised:
         agent.fetch()
     assert raised.value.retryable is (kind is SourceUnavailable)
     assert raised.value.__cause__ is not None
-    scripted_s3.answer = Answer(200, b"agent 3", {"ETag": answer.headers.get("ETag", '"3"')})
+    scripted_s3.answer = holds(Answer(200, b"agent 3", {"ETag": answer.headers.get("ETag", '"3"')}))
     _assert_true(agent.fetch(), b"agent 3")
 
 
-def test_a_large_agent_takes_little_memory(scripted_s3: ScriptedS3) -> None:
+def test_a_large_agent_takes_little_memory(scripted_s3: Script) -> None:
     """A function with 256 MB has to carry an agent of 200."""
     OperatorsAgent(URL).fetch()  # boto3 takes its memory now
-    scripted_s3.answer = Answer(200, b"x" * 65_536, {"ETag": '"2"'}, repeat=256)
+    scripted_s3.answer = holds(Answer(200, b"x" * 65_536, {"ETag": '"2"'}, repeat=256))
     tracemalloc.start()
     try:
         file = OperatorsAgent(URL).fetch()
@@ -230,28 +223,28 @@ def test_an_error_that_passes_botocore_by_is_ours() -> None:
         raise urllib3.exceptions.SSLError
 
 
-def test_an_agent_without_room_is_told(scripted_s3: ScriptedS3, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_without_room_is_told(scripted_s3: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
     with pytest.raises(SourceUnavailable, match="could not be kept: No such file or directory"):
         OperatorsAgent(URL).fetch()
 
 
 @pytest.mark.parametrize("owner", ["123456789012", None])
-def test_a_bucket_of_another_account_is_not_read(scripted_s3: ScriptedS3, owner: str | None) -> None:
+def test_a_bucket_of_another_account_is_not_read(scripted_s3: Script, owner: str | None) -> None:
     """A bucket that was deleted can be made again by anybody; S3 refuses it with 403 if it is told whose it must be."""
     OperatorsAgent(URL, bucket_owner=owner).fetch()
     read(URL, bucket_owner=owner)
-    sent = [request.headers.get("x-amz-expected-bucket-owner") for request in scripted_s3.server.requests]
+    sent = [request.headers.get("x-amz-expected-bucket-owner") for request in scripted_s3.requests]
     assert sent == [owner, owner]
 
 
 @pytest.mark.parametrize("changed", [b"agent 2", b"agent 1 and more"])
-def test_an_agent_with_another_hash_is_refused(scripted_s3: ScriptedS3, tmp_path: Path, changed: bytes) -> None:
+def test_an_agent_with_another_hash_is_refused(scripted_s3: Script, tmp_path: Path, changed: bytes) -> None:
     """Anyone who can write to the bucket would be root on every machine."""
     wanted = hashlib.sha256(b"agent 1").hexdigest()
     stored, local = OperatorsAgent(URL, wanted), OperatorsAgent(str(tmp_path / "agent"), wanted)
     _assert_true(stored.fetch(), b"agent 1")
-    scripted_s3.answer = Answer(200, changed, {"ETag": '"2"'})
+    scripted_s3.answer = holds(Answer(200, changed, {"ETag": '"2"'}))
     (tmp_path / "agent").write_bytes(changed)
     for agent in (stored, stored, local):
         with pytest.raises(AgentMismatch, match=f"{hashlib.sha256(changed).hexdigest()} instead of {wanted}") as raised:

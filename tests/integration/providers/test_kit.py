@@ -149,23 +149,35 @@ def test_a_listing_is_complete(
     assert [each["id"] for each in listed(api, "/things", deadline, paging)] == IDS
 
 
-@pytest.mark.parametrize("paging", [COUNTED, UNCOUNTED, LINKED, CURSOR, SKIPPED, PLACED])
+def told(at: str, value: object) -> Rule:
+    return SetValue(path="/things", times=0, at=at, value=value)
+
+
+SENSELESS: list[Rule] = [
+    told("things.0.id", "thing-1"),
+    told("things.1", "thing-1"),
+    told("things", {}),
+    FakeAnswer(path="/things", nth=2, times=0, status=404),
+    *(FakeAnswer(path="/things", times=0, status=200, body=one(odd)) for odd in (None, ["x"])),
+]
+
+
 @pytest.mark.parametrize(
-    "fault",
+    ("paging", "fault", "words"),
     [
-        SetValue(path="/things", times=0, at="things.0.id", value="thing-1"),
-        SetValue(path="/things", times=0, at="things.1", value="thing-1"),
-        SetValue(path="/things", times=0, at="things", value={}),
-        FakeAnswer(path="/things", nth=2, times=0, status=404),
-        *(FakeAnswer(path="/things", times=0, status=200, body=one(odd)) for odd in (None, ["x"])),
+        *((way, fault, ".") for way in (COUNTED, UNCOUNTED, LINKED, CURSOR, SKIPPED, PLACED) for fault in SENSELESS),
+        (COUNTED, told("total", "5"), "the total total is '5'"),
+        (COUNTED, told("total", 6), "5 entries were listed"),
+        (PLACED, told("meta.current", 7), "the answer is page 7 instead of page 1"),
+        (LINKED, told("next", "https://["), "the link to the next page is no URL"),
     ],
 )
 def test_a_listing_that_contradicts_itself_is_invalid(
-    paging: Paging, fault: Rule, things: Things, api: HttpApi, deadline: Deadline
+    paging: Paging, fault: Rule, words: str, things: Things, api: HttpApi, deadline: Deadline
 ) -> None:
-    """Twice in a row it is no change that came in between."""
+    """Twice in a row it is no change that came in between; a ValueError would end the loop with a traceback."""
     things.faults.add(fault)
-    with pytest.raises((ListingInvalid, ProviderRefused)):
+    with pytest.raises((ListingInvalid, ProviderRefused), match=words):
         listed(api, "/things", deadline, paging)
 
 
@@ -173,24 +185,6 @@ def test_a_listing_without_end_is_invalid(api: HttpApi, deadline: Deadline, monk
     monkeypatch.setattr(kit_paging, "MOST_ENTRIES", 4)
     with pytest.raises(ListingInvalid, match="more than 4 entries"):
         listed(api, "/things", deadline, UNCOUNTED)
-
-
-@pytest.mark.parametrize(
-    ("paging", "at", "value", "fault"),
-    [
-        (COUNTED, "total", "5", "the total total is '5'"),
-        (COUNTED, "total", 6, "5 entries were listed"),
-        (PLACED, "meta.current", 7, "the answer is page 7 instead of page 1"),
-        (LINKED, "next", "https://[", "the link to the next page is no URL"),
-    ],
-)
-def test_a_page_that_makes_no_sense_makes_the_listing_invalid(
-    paging: Paging, at: str, value: object, fault: str, things: Things, api: HttpApi, deadline: Deadline
-) -> None:
-    """Without it, a listing may be incomplete; a ValueError would end the loop with a traceback."""
-    things.faults.add(SetValue(path="/things", times=0, at=at, value=value))
-    with pytest.raises(ListingInvalid, match=fault):
-        listed(api, "/things", deadline, paging)
 
 
 @pytest.mark.parametrize(
