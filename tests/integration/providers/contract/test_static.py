@@ -3,6 +3,7 @@
 import json
 from functools import partial
 from pathlib import Path
+from threading import Event
 
 import pytest
 from shepherd_core.adapters import documents
@@ -18,37 +19,27 @@ ENTRIES = [
 ]
 
 
-class ListFile:
-    """A list in a file, read as a function reads it; counts the readings, and can stop answering."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.path.write_text(json.dumps(ENTRIES))
-        self.readings = 0
-        self.answers = True
-
-    def read(self) -> bytes:
-        self.readings += 1
-        if not self.answers:
-            raise SourceUnavailable
-        return documents.read(str(self.path))
-
-    def stop_answering(self) -> None:
-        self.answers = False
-
-
 class TestStaticProvider(ProviderContract):
     lacks = frozenset({"reboot", "power-cycle", "reinstall", "release", "tokens", "states", "silence"})
 
     @pytest.fixture
     def setup(self, tmp_path: Path) -> Setup:
-        file = ListFile(tmp_path / "machines.json")
+        """Return a list in a file, read as a function reads it; it can stop answering."""
+        file, readings, silent = tmp_path / "machines.json", list[bool](), Event()
+        file.write_text(json.dumps(ENTRIES))
+
+        def read() -> bytes:
+            readings.append(True)
+            if silent.is_set():
+                raise SourceUnavailable
+            return documents.read(str(file))
+
         return Setup(
-            provider=StaticProvider(file.read),
+            provider=StaticProvider(read),
             capacity_ids=frozenset(entry["ID"] for entry in ENTRIES),
             stores_tokens=False,
-            requests=lambda: file.readings,
-            make_unavailable=file.stop_answering,
-            make_refusing=file.path.unlink,
-            spoil_listing=partial(file.path.write_text, json.dumps([*ENTRIES, ENTRIES[0]])),
+            requests=lambda: len(readings),
+            make_unavailable=silent.set,
+            make_refusing=file.unlink,
+            spoil_listing=partial(file.write_text, json.dumps([*ENTRIES, ENTRIES[0]])),
         )
