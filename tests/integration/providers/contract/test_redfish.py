@@ -285,7 +285,7 @@ def test_another_image_in_the_drive_gives_way_to_reinstallations_alone(site: Sit
     assert site.bmc.resets == ["ForceRestart", "ForceOff", "On"]
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("fault", ["lost", "its answer lost", "refused"])
 @pytest.mark.parametrize(
     ("media", "method", "path", "nth"),
     [
@@ -295,17 +295,26 @@ def test_another_image_in_the_drive_gives_way_to_reinstallations_alone(site: Sit
         if media or INSERT not in request  # PXE inserts nothing
     ],
 )
-def test_a_dead_reinstallation_does_not_happen_at_later_restarts(
-    site: Site, *, media: bool, when: Any, method: Any, path: str, nth: int
+def test_a_reinstallation_that_fails_does_not_happen_at_later_restarts(
+    site: Site, *, media: bool, fault: str, method: Any, path: str, nth: int
 ) -> None:
-    """Wherever it died: it happens at once, with nothing run in between, or not at all."""
-    site.bmc.faults.add(Drop(method=method, path=path, nth=nth, when=when))
-    source = site.source(media=media)
-    with pytest.raises(ProviderUnavailable):
+    """
+    Wherever it died: it happens at once, with nothing run in between, or not at all.
+
+    A BMC that could not fetch the image left its machine off, and every further attempt found it so.
+    """
+    request, source = {"method": method, "path": path, "nth": nth}, site.source(media=media)
+    if fault == "refused":
+        site.bmc.faults.add(FakeAnswer(**request, times=1, status=400))
+    else:
+        site.bmc.faults.add(Drop(**request, when="before" if fault == "lost" else "after"))
+    with pytest.raises(ProviderRefused if fault == "refused" else ProviderUnavailable):
         site.act("reinstall", reinstall=source)
     site.rack.wait_until_idle()
     happened = site.done
     assert happened in ([], ["power_off"], ["power_off", "power_on"], ["power_off", "reinstall"])
+    if fault == "refused":
+        assert (site.rack.power(NAME), "reinstall" in happened, site.inserted) == ("On", False, False)
     if site.rack.power(NAME) == "On":
         assert site.bmc.override == "Disabled"  # nothing waits for a machine that runs
     site.act("reboot", reinstall=source)
@@ -339,23 +348,6 @@ def test_a_machine_that_cannot_be_reinstalled_is_not_switched_off(
     with pytest.raises(NotSupported, match=words):
         site.act("reinstall", reinstall=source)
     assert site.bmc.resets == []
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "nth"), [("POST", INSERT, 1), ("POST", RESET, 1), ("PATCH", "**", 1), ("POST", RESET, 2)]
-)
-def test_a_reinstallation_that_is_refused_leaves_the_machine_running(
-    site: Site, method: Any, path: str, nth: int
-) -> None:
-    """A BMC that could not fetch the image left its machine off, and every further attempt found it so."""
-    site.bmc.faults.add(FakeAnswer(method=method, path=path, nth=nth, times=1, status=400))
-    with pytest.raises(ProviderRefused, match="400"):
-        site.act("reinstall", reinstall=site.rack.image_url)
-    site.rack.wait_until_idle()
-    assert site.rack.power(NAME) == "On"
-    assert "reinstall" not in site.done
-    assert not site.inserted
-    assert site.bmc.override == "Disabled"
 
 
 @pytest.mark.parametrize(
