@@ -76,9 +76,16 @@ def kill() -> None:
     threading.Timer(0.2, os.kill, (child(), signal.SIGKILL)).start()
 
 
+def end_before_the_request() -> None:
+    pid = child()
+    os.kill(pid, signal.SIGXCPU)
+    eventually(lambda: not processes.size(pid))
+
+
 @pytest.mark.parametrize(
     ("happens", "error", "words"),
     [
+        (end_before_the_request, SshMisbehaved, "processor time"),
         (no_memory, SshMisbehaved, "more than 32 MiB of memory"),
         (no_time, SshMisbehaved, "processor time"),
         (kill, SshForkServerLost, "may need more memory"),  # else healthy machines would be recovered
@@ -161,14 +168,6 @@ def test_a_fork_server_that_is_gone_is_started_again(
         connection.agent_state(NONE, deadline)
     with closing(SshDialer(KEY, "root", server.port, connect_timeout=2).dial("127.0.0.1", None, deadline)) as second:
         assert second.agent_state(NONE, deadline) is AgentState.ENDED
-
-
-def test_a_process_that_ends_between_two_requests_says_how(connection: SshConnection, deadline: Deadline) -> None:
-    pid = child()
-    os.kill(pid, signal.SIGXCPU)
-    eventually(lambda: not processes.size(pid))
-    with pytest.raises(SshMisbehaved, match="processor time"):
-        connection.agent_state(NONE, deadline)
 
 
 def test_a_process_without_its_fork_server_ends_soon(server: SshServer, deadline: Deadline) -> None:

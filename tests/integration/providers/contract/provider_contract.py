@@ -20,6 +20,7 @@ adapter. What a class names in ``lacks`` has no tests in it.
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
@@ -292,57 +293,47 @@ class ProviderContract:
         assert _by_capacity(setup.provider.list_machines(deadline)) == before
 
     @pytest.mark.parametrize("action", INTERRUPTIONS)
-    def test_an_interruption_is_asked_for_once_and_keeps_the_identity(
+    def test_a_machine_is_interrupted_once_if_confirmed_just_before(
         self, setup: Setup, deadline: Deadline, action: Capability
     ) -> None:
-        """A step of several requests must not stop in the middle. A restarted machine comes back as the same one."""
-        interrupt = _interruption(setup.provider, action)
-        created = _settled(setup, deadline)
-        before = setup.provider.get_machine(created.provider_id, deadline)
-        asked: list[bool] = []
-        permission = Permission(Deadline(SystemClock(), 60), lambda: asked.append(True))
-        interrupt(created.provider_id, permission)
-        assert (len(asked), permission.interrupted) == (1, True)
-        setup.settle()
-        after = setup.provider.get_machine(created.provider_id, deadline)
-        assert (after.provider_id, after.capacity_id, after.token) == (
-            created.provider_id,
-            created.capacity_id,
-            created.token,
-        )
-        if action != Capability.REINSTALL:
-            assert after == before
-            if setup.reboots is not None:
-                assert setup.reboots(created.provider_id) == 1
+        """
+        It may have come back while the adapter looked it up, logged in or waited for a connection.
 
-    @pytest.mark.parametrize("action", INTERRUPTIONS)
-    def test_a_machine_is_interrupted_only_if_confirmed_just_before(
-        self, setup: Setup, deadline: Deadline, action: Capability
-    ) -> None:
-        """It may have come back while the adapter looked it up, logged in or waited for a connection."""
+        A step of several requests must not stop in the middle. A restarted machine comes back as the same one.
+        """
         interrupt = _interruption(setup.provider, action)
         created = _settled(setup, deadline)
         before = setup.provider.get_machine(created.provider_id, deadline)
         asked: list[int] = []
+        outcomes: list[type[Exception] | None] = [NoLongerDue, None, ProviderRefused]
 
         def ask() -> None:
             assert not permission.interrupted
             asked.append(setup.requests())
             if len(asked) == 1:
                 raise NoLongerDue
-            setup.make_refusing()
+            if len(asked) == len(outcomes):
+                setup.make_refusing()
 
-        already = setup.requests()
-        for error in (NoLongerDue, ProviderRefused):
+        already, restarts = setup.requests(), 0
+        for error in outcomes:
             permission = Permission(Deadline(SystemClock(), 60), ask)
-            with pytest.raises(error):
+            with pytest.raises(error) if error else nullcontext():
                 interrupt(created.provider_id, permission)
-            assert not permission.interrupted, "it was not asked for, or the edge said that it did not do it"
-            if error is NoLongerDue:
+            assert permission.interrupted is (error is None), "else it was not asked for, or the edge did not do it"
+            if error is not ProviderRefused:
                 setup.settle()
-                assert setup.provider.get_machine(created.provider_id, deadline) == before
-            assert setup.reboots is None or setup.reboots(created.provider_id) == 0
-        assert len(asked) == 2
+                after = setup.provider.get_machine(created.provider_id, deadline)
+                if error or action != Capability.REINSTALL:
+                    assert after == before
+                identity = created.provider_id, created.capacity_id, created.token
+                assert (after.provider_id, after.capacity_id, after.token) == identity
+            if setup.reboots is not None:
+                more = setup.reboots(created.provider_id) - restarts
+                if error or action != Capability.REINSTALL:
+                    assert more == (error is None)
+                restarts += more
+        assert len(asked) == len(outcomes)
         assert asked[0] > already, "what is looked up is looked up before"
 
     @pytest.mark.needs("silence")
@@ -372,14 +363,6 @@ class ProviderContract:
 
     # Time
 
-    @pytest.mark.needs("silence")
-    def test_a_mute_edge_is_given_up_in_time(self, setup: Setup, deadline: Deadline) -> None:
-        calls = _edge_calls(setup, deadline)
-        setup.stall()
-        for action, call in calls.items():
-            with pytest.raises((ProviderUnavailable, TimeLimitExceeded)):
-                pytest.fail(f"{action}: {call(Deadline(SystemClock(), 0.2))}")
-
     def test_nothing_is_done_when_time_or_session_is_over(self, setup: Setup, deadline: Deadline) -> None:
         """A session that is over has lost its machine to another: two would act on one machine."""
         for actions in (("create",), ("list", "get", *_actions(setup))):
@@ -398,14 +381,25 @@ class ProviderContract:
 
     # Failures of the edge
 
-    @pytest.mark.parametrize("passing", [True, False], ids=["passing", "lasting"])
-    def test_a_passing_failure_alone_may_be_tried_again(self, setup: Setup, deadline: Deadline, passing: bool) -> None:
+    @pytest.mark.parametrize(
+        ("failure", "errors"),
+        [
+            ("make_unavailable", ProviderUnavailable),
+            ("make_refusing", ProviderRefused),
+            pytest.param("stall", (ProviderUnavailable, TimeLimitExceeded), marks=pytest.mark.needs("silence")),
+        ],
+    )
+    def test_a_passing_failure_alone_may_be_tried_again(
+        self, setup: Setup, deadline: Deadline, failure: str, errors: Any
+    ) -> None:
+        """An edge that does not answer is given up in time."""
         calls = _edge_calls(setup, deadline)
-        (setup.make_unavailable if passing else setup.make_refusing)()
+        getattr(setup, failure)()
         for action, call in calls.items():
-            with pytest.raises(ProviderUnavailable if passing else ProviderRefused) as raised:
-                pytest.fail(f"{action}: {call(deadline)}")
-            assert raised.value.retryable is passing, action
+            limit = Deadline(SystemClock(), 0.2) if failure == "stall" else deadline
+            with pytest.raises(errors) as raised:
+                pytest.fail(f"{action}: {call(limit)}")
+            assert raised.value.retryable is isinstance(raised.value, ProviderUnavailable), action
             _assert_holds_no_secret(setup, raised.value)
 
     def test_listing_that_cannot_be_trusted_is_no_listing(self, setup: Setup, deadline: Deadline) -> None:
