@@ -43,7 +43,6 @@ from tests.support.deployment.deployments import (
 )
 from tests.support.deployment.examples import EXAMPLES, filled_in
 
-EVERY_FUNCTION = pytest.mark.parametrize("function", FUNCTIONS)
 OBSERVED: dict[str, Any] = source("templates/observability.yaml")["Mappings"]
 PARAMETERS: dict[str, dict[str, Any]] = TEMPLATE["Parameters"]
 STACK_UUID = PSEUDO["AWS::StackId"].rpartition("/")[2]
@@ -92,24 +91,9 @@ def schedule(stack: Stack, loop: str) -> dict[str, Any]:
     return found
 
 
-def _statements() -> list[dict[str, Any]]:
-    stacks = map(stack_of, DEPLOYMENTS)
-    return [statement for stack in stacks for function in FUNCTIONS for statement in stack.statements(function)]
-
-
 def test_a_deployment_has_at_most_twelve_questions() -> None:
     """What needs neither a permission nor a resource belongs into the settings document."""
     assert len(PARAMETERS) <= 12
-
-
-def test_what_stands_in_two_files_is_the_same() -> None:
-    assert TEMPLATE["Mappings"]["Names"] == source("templates/permissions.yaml")["Mappings"]["Names"]
-    loops, observed = TEMPLATE["Mappings"]["Loops"], OBSERVED["Loops"]
-    for name, loop in observed.items():
-        assert loop["Index"] == loops[name]["Index"]
-        assert loop["Name"] == TEMPLATE["Mappings"]["Names"][name]["Name"]
-    assert [loop.lower() for loop in loops] == [loop.lower() for loop in observed] == list(LOOPS)
-    assert [loop["Index"] for loop in loops.values()] == ["0", "1", "2", "3"]
 
 
 def test_every_rate_that_is_accepted_is_known() -> None:
@@ -129,7 +113,7 @@ def test_every_rate_that_is_accepted_is_known() -> None:
         assert evaluated["AlarmSeconds"] >= 2 * 60 * value
 
 
-@EVERY_FUNCTION
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_function_is_told_exactly_what_it_reads(function: str) -> None:
     """A variable that nothing reads would be believed in; a document cannot have what only the deployment knows."""
     for deployment in DEPLOYMENTS:
@@ -161,22 +145,17 @@ def test_the_rules_between_settings_know_the_deployment_s_figures() -> None:
     assert DeploymentSettings().loop_minutes == PARAMETERS["LoopMinutes"]["Default"]
 
 
-def test_the_deployment_asks_for_the_schema_that_its_code_needs() -> None:
-    """CloudFormation runs the migrator only when something of the resource changes."""
-    schema = stack_of(STATIC).resources["BmdbSchema"]["Properties"]
-    assert schema["SchemaVersion"] == str(len(migrations())) == str(migrations()[-1].version)
-
-
-def test_the_migrator_outlives_a_statement_and_cloudformation_the_migrator() -> None:
-    """A function that is killed cannot say why the deployment fails."""
+def test_the_migrator_runs_for_a_schema_and_ends_in_time() -> None:
+    """CloudFormation runs it only when something of the resource changes. One that is killed cannot say why."""
     stack = stack_of(STATIC)
-    timeout, schema = stack.properties("migrator")["Timeout"], stack.resources["BmdbSchema"]["Properties"]
-    assert MIGRATION_LIMITS.statement + ANSWER_SECONDS <= timeout < schema["ServiceTimeout"]
+    schema = stack.resources["BmdbSchema"]["Properties"]
+    assert schema["SchemaVersion"] == str(len(migrations())) == str(migrations()[-1].version)
+    assert MIGRATION_LIMITS.statement + ANSWER_SECONDS <= FUNCTION_SECONDS["migrator"] < schema["ServiceTimeout"]
 
 
 def test_permissions_name_what_they_are_for() -> None:
     """A wildcard needs a condition beside it, or nothing but names that are not known before the call."""
-    statements = _statements()
+    statements = [each for one in DEPLOYMENTS for function in FUNCTIONS for each in stack_of(one).statements(function)]
     assert not [statement for statement in statements if "*" in str(statement["Action"])]
     wide = [statement for statement in statements if "*" in str(statement["Resource"])]
     assert {statement["Sid"] for statement in wide if "Condition" not in statement} == {
@@ -203,51 +182,32 @@ def test_answers_that_contradict_others_are_refused() -> None:
     assert told == "The provider ec2 needs Ec2Resources, which says with what instances may be launched."
 
 
-@pytest.mark.parametrize(
-    ("parameter", "value", "allowed"),
-    [
-        ("Bucket", "", False),  # `sam deploy --guided` takes an empty answer for one
-        ("BmdbHost", "", False),
-        ("Bucket", "my-bucket.example", True),
-        ("Bucket", "*", False),
-        ("Bucket", "s3://bucket", False),
-        ("Bucket", "bucket/folder", False),
-        ("Bucket", "${aws:username}", False),
-        ("BmdbLogin", "cluster-*", False),
-        ("BmdbLogin", "prx-0123", True),
-        ("BmdbLogin", "one-password", True),
-        ("BmdbLogin", "", False),
-        ("Ec2Resources", "m7i.metal-24xl,subnet-0a1,sg-0b2,ami-0c3,lt-0d4,u-6tb1.metal", True),
-        ("Ec2Resources", "*.metal", False),
-        ("Ec2Resources", "subnet-0a1, subnet-0b2", False),
-        ("Ec2Resources", "subnet-*", False),
-        ("Ec2Resources", "a-name", False),
-        ("LoopMinutes", "1,1,1,1", True),
-        ("LoopMinutes", "10,0,30,60", True),
-        ("LoopMinutes", "1,1,1", False),
-        ("LoopMinutes", "1, 1, 1, 1", False),
-        ("LoopMinutes", "1,1,1,7", False),
-        ("LoopMinutes", "rate(1 minute)", False),
-        ("ReservedConcurrency", "2,10", True),
-        ("ReservedConcurrency", "0,10", False),
-        ("ReservedConcurrency", "2", False),
-        ("ReservedConcurrency", "-1,10", False),
-        ("AlarmTopicArn", TOPIC, True),
-        ("AlarmTopicArn", "somebody@example.com", False),
-        ("KmsKeyArn", "alias/aws/ssm", False),
-        ("Vpc", "subnet-0a1,subnet-0b2:sg-0c3", True),
-        ("Vpc", "subnet-0a1, subnet-0b2:sg-0c3", False),
-        ("Vpc", "subnet-0a1,subnet-0b2", False),
-        ("Vpc", "subnet-0a1:", False),
-        ("Vpc", ":sg-0c3", False),
-        ("AgentEndpoints", "http-api,function-url", True),
-        ("AgentEndpoints", "", False),
-        ("AgentEndpoints", "http-api,http-api", False),
-    ],
-)
-def test_a_senseless_or_permission_widening_value_is_refused(parameter: str, value: str, allowed: bool) -> None:
+# By parameter, what is taken and what is refused; an empty answer is one for `sam deploy --guided`.
+VALUES: dict[str, tuple[list[str], list[str]]] = {
+    "Bucket": (["my-bucket.example"], ["", "*", "s3://bucket", "bucket/folder", "${aws:username}"]),
+    "BmdbHost": ([], [""]),
+    "BmdbLogin": (["prx-0123", "one-password"], ["cluster-*", ""]),
+    "Ec2Resources": (
+        ["m7i.metal-24xl,subnet-0a1,sg-0b2,ami-0c3,lt-0d4,u-6tb1.metal"],
+        ["*.metal", "subnet-0a1, subnet-0b2", "subnet-*", "a-name"],
+    ),
+    "LoopMinutes": (["1,1,1,1", "10,0,30,60"], ["1,1,1", "1, 1, 1, 1", "1,1,1,7", "rate(1 minute)"]),
+    "ReservedConcurrency": (["2,10"], ["0,10", "2", "-1,10"]),
+    "AlarmTopicArn": ([TOPIC], ["somebody@example.com"]),
+    "KmsKeyArn": ([KEY], ["alias/aws/ssm"]),
+    "Vpc": (
+        ["subnet-0a1,subnet-0b2:sg-0c3"],
+        ["subnet-0a1, subnet-0b2:sg-0c3", "subnet-0a1,subnet-0b2", "subnet-0a1:", ":sg-0c3"],
+    ),
+    "AgentEndpoints": (["http-api,function-url"], ["", "http-api,http-api"]),
+}
+
+
+@pytest.mark.parametrize("parameter", VALUES)
+def test_a_senseless_or_permission_widening_value_is_refused(parameter: str) -> None:
     """Parameters become part of the resources in policies, where a wildcard would count."""
-    assert bool(re.fullmatch(parameters()[parameter].pattern, value)) is allowed
+    taken, refused = VALUES[parameter]
+    assert [each for each in taken + refused if re.fullmatch(parameters()[parameter].pattern, each)] == taken
 
 
 def test_the_choices_tried_make_every_condition_true_and_false() -> None:
@@ -261,19 +221,18 @@ def test_the_choices_tried_make_every_condition_true_and_false() -> None:
     assert {(index, name) for index, name, holds in outcomes if (index, name, not holds) not in outcomes} == set()
 
 
-def schedule_state(loop: str, **answers: str) -> str:
-    state: str = schedule(stack_of({**STATIC, **answers}), loop)["State"]
-    return state
-
-
 @pytest.mark.parametrize("provider", SMALLEST)
 def test_the_recoverer_runs_by_default_where_providers_can_reboot(provider: str) -> None:
     """A Recoverer that is left out leaves unhealthy machines alone for ever; one that cannot reboot only fails."""
     able = Capability.REBOOT in find(provider).always
-    assert schedule_state("recoverer", **SMALLEST[provider]) == ("ENABLED" if able else "DISABLED")
-    assert schedule_state("recoverer", **SMALLEST[provider], LoopMinutes="1,1,0,1") == "DISABLED"
-    assert schedule_state("updater", **SMALLEST[provider], LoopMinutes="1,1,0,1") == "ENABLED"
-    assert schedule_state("updater", **SMALLEST[provider], LoopMinutes="1,1,1,0") == "DISABLED"
+    for loop, minutes, runs in (
+        ("recoverer", "1,1,1,1", able),
+        ("recoverer", "1,1,0,1", False),
+        ("updater", "1,1,0,1", True),
+        ("updater", "1,1,1,0", False),
+    ):
+        stack = stack_of({**SMALLEST[provider], "LoopMinutes": minutes})
+        assert schedule(stack, loop)["State"] == ("ENABLED" if runs else "DISABLED")
 
 
 def test_the_answers_suggested_in_samconfig_are_enough_for_a_deployment() -> None:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.providers.ec2 import objects
-from shepherd_core.settings.functions.specs import FUNCTIONS
+from shepherd_core.settings.functions.specs import FUNCTIONS, LOOPS
 from shepherd_core.settings.providers.ec2 import Ec2Settings
 
 from tests.support.deployment.deployments import (
@@ -32,7 +32,6 @@ FLEET = PSEUDO["AWS::StackName"]
 TYPE_OF_TEMPLATE = "m7i.metal-24xl"
 OF_TEMPLATE = {"image": "ami-0f6", "security-group": "sg-0f6", "snapshot": "snap-0f6", "key-pair": "people"}
 """What the launch template names, where the request does not."""
-RESTARTS = ("RebootInstances", "StopInstances", "StartInstances", "CreateReplaceRootVolumeTask")
 
 
 def arn(kind: str, name: str = "new") -> str:
@@ -108,53 +107,43 @@ def test_the_provisioner_may_launch_nothing_else(
     assert resource in refused(deployment, request(settings, **changes))
 
 
-def test_an_instance_without_tags_cannot_be_launched() -> None:
-    bare = {**request(EC2_SETTINGS), "TagSpecifications": []}
-    assert not allows(statements(EC2, "provisioner"), "ec2:RunInstances", arn("instance"))
-    assert refused(EC2, bare) == []  # the rest is as before, so that it is the tags which are missed
+HERE, ELSEWHERE = ({"aws_RequestedRegion": region} for region in (PSEUDO["AWS::Region"], "us-west-2"))
+OURS, THEIRS = ({"aws_ResourceTag/shepherd-fleet": fleet} for fleet in (FLEET, "theirs"))
+NEW_IS_OURS = {"aws_RequestTag/shepherd-fleet": FLEET, "aws_TagKeys": ["shepherd-fleet"]}
+REPLACE = "CreateReplaceRootVolumeTask"
+SMALL: list[tuple[str, str, str, dict[str, Any], bool]] = [
+    # Anyone who could tag what is there could make any instance one of ours, and give ours another host key.
+    ("provisioner", "RunInstances", arn("instance"), {}, False),
+    ("provisioner", "CreateTags", arn("instance", "i-1"), NEW_IS_OURS, False),
+    ("provisioner", "CreateTags", arn("instance", "i-1"), {"aws_TagKeys": ["shepherd-host-key"]}, False),
+    (
+        "provisioner",
+        "CreateTags",
+        arn("instance"),
+        {**NEW_IS_OURS, "ec2_CreateAction": "RunInstances", "aws_TagKeys": ["shepherd-fleet", "another"]},
+        False,
+    ),
+    # Restarted is the fleet, and installed what the settings name.
+    *(
+        ("recoverer", action, arn("instance", "i-1"), context, context is OURS)
+        for action in ("RebootInstances", "StopInstances", "StartInstances", REPLACE)
+        for context in (OURS, THEIRS, {})
+    ),
+    ("recoverer", REPLACE, arn("volume"), {}, True),
+    ("recoverer", REPLACE, arn("replace-root-volume-task"), {}, True),
+    ("recoverer", REPLACE, arn("image", EC2_SETTINGS["image"]), {}, True),
+    ("recoverer", REPLACE, arn("image", "ami-0f6"), {}, False),
+    # Of what is looked at, EC2 lets nothing be said but the region.
+    *(
+        (function, "DescribeInstances", "*", region, region is HERE and function in LOOPS)
+        for function in FUNCTIONS
+        for region in (HERE, ELSEWHERE)
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    "context",
-    [
-        {"aws_RequestTag/shepherd-fleet": FLEET, "aws_TagKeys": ["shepherd-fleet"]},
-        {"aws_TagKeys": ["shepherd-host-key"]},
-        {
-            "ec2_CreateAction": "RunInstances",
-            "aws_RequestTag/shepherd-fleet": FLEET,
-            "aws_TagKeys": ["shepherd-fleet", "another"],
-        },
-    ],
-    ids=["later", "the host key of another", "of others"],
-)
-def test_tags_are_set_at_a_launch_alone(context: dict[str, Any]) -> None:
-    """Anyone who could tag what is there could make any instance one of ours, and give ours another host key."""
-    assert not allows(statements(EC2, "provisioner"), "ec2:CreateTags", arn("instance", "i-1"), **context)
-
-
-@pytest.mark.parametrize("action", RESTARTS)
-def test_the_recoverer_may_restart_the_fleet_and_nothing_else(action: str) -> None:
-    allowed = statements(EC2, "recoverer")
-    instance = f"ec2:{action}", arn("instance", "i-1")
-    assert allows(allowed, *instance, **{"aws_ResourceTag/shepherd-fleet": FLEET})
-    assert not allows(allowed, *instance, **{"aws_ResourceTag/shepherd-fleet": "theirs"})
-    assert not allows(allowed, *instance)
-
-
-def test_a_reinstallation_is_by_the_image_of_the_settings() -> None:
-    action = "ec2:CreateReplaceRootVolumeTask"
-    allowed = statements(EC2, "recoverer")
-    assert all(allows(allowed, action, arn(kind)) for kind in ("volume", "replace-root-volume-task"))
-    assert allows(allowed, action, arn("image", EC2_SETTINGS["image"]))
-    assert not allows(allowed, action, arn("image", "ami-0f6"))
-
-
-def test_who_looks_at_instances_looks_in_this_region() -> None:
-    """EC2 lets nothing narrower be said."""
-    for function in FUNCTIONS:
-        allowed = statements(EC2, function)
-        here, elsewhere = (
-            allows(allowed, "ec2:DescribeInstances", "*", aws_RequestedRegion=region)
-            for region in (PSEUDO["AWS::Region"], "us-west-2")
-        )
-        assert (here, elsewhere) == (function not in {"migrator", "agent_api"}, False)
+@pytest.mark.parametrize(("function", "action", "resource", "context", "allowed"), SMALL)
+def test_tags_restarts_and_looks_are_allowed_of_the_fleet_alone(
+    function: str, action: str, resource: str, context: dict[str, Any], *, allowed: bool
+) -> None:
+    assert allows(statements(EC2, function), f"ec2:{action}", resource, **context) is allowed
