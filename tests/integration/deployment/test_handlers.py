@@ -3,20 +3,27 @@
 import importlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
+from aws_lambda_powertools.utilities.typing import LambdaContext
+from shepherd_core import handlers
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.aws.secrets import SsmSecretStore
 from shepherd_core.bmdb.machines import pauses
+from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import ConfigError, DriftLimitExceeded, EventInvalid
+from shepherd_core.domain.pace import Pace
 from shepherd_core.providers.latitude import name_of
 from shepherd_core.settings.functions.specs import LOOPS
 from shepherd_core.telemetry import Metric
+from shepherd_core.wiring import adapters, loops, pace
+from shepherd_core.wiring.loops import Function
 
+from agent.shepherd_agent.ed25519 import verify
 from simulator.lambda_.environment import Context
 from simulator.providers.kit.hardware import NoHardware
 from simulator.providers.latitude.api import PROJECT, LatitudeApi
@@ -24,6 +31,7 @@ from tests.conftest import log_lines
 from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import Fleet
 from tests.support.bmdb.recovery import EARLIER_TICK
+from tests.support.deployment import function_process
 from tests.support.metrics_page import documented, loops_of
 
 ROOT = Path(__file__).parents[3]
@@ -84,29 +92,32 @@ def measured(record: dict[str, Any]) -> dict[str, float]:
     return {metric["Name"]: record[metric["Name"]] for metric in directive["Metrics"]}
 
 
-def sessions(fleet: Fleet) -> int:
-    found: int = fleet.sql("SELECT count(*) FROM sessions")[0][0]
-    return found
-
-
 # --- what comes back ---
 
 
-def test_the_recoverer_reboots_unhealthy_machines(fleet: Fleet, latitude: LatitudeApi) -> None:
+@pytest.mark.parametrize("loop", ["provisioner", "recoverer"])
+def test_a_dry_run_answers_what_the_next_run_does(
+    fleet: Fleet, latitude: LatitudeApi, capsys: pytest.CaptureFixture[str], loop: str
+) -> None:
+    """And changes nothing itself. Of the key that the Initializer logs in with, the public half alone is read."""
     fleet.sql(EARLIER_TICK)
     machine = fleet.unhealthy_machine()
     server = latitude.add_active(name_of(machine, "1"))
     fleet.change(f"UPDATE machine_provided SET provider = 'latitude', provider_id = '{server.id}'")
-    assert invoke("recoverer")["finished"] == 1
-    assert latitude.calls["POST", "/servers/{id}/actions"] == 1
-
-
-def test_the_provisioner_puts_our_key_into_the_project(fleet: Fleet, latitude: LatitudeApi) -> None:
-    """Of the key that the Initializer logs in with, the public half alone is read."""
-    assert invoke("provisioner")["created"] == 2
-    assert len(provided(fleet)) == 2
-    (key,) = latitude.keys.values()
-    assert key["public_key"] == PUBLIC_LINE
+    answer = invoke(loop, {"loop": loop, "scheduled_time": "2026-11-21T09:30:00Z", "dry_run": True})
+    assert answer["dry_run"] is True
+    assert {method for method, _ in latitude.calls} == ({"GET"} if loop == "provisioner" else set())
+    assert fleet.events(machine) == []
+    assert fleet.sql("SELECT count(*) FROM sessions") == [[0]]
+    assert output(capsys)[0] == []
+    done = invoke(loop)
+    if loop == "provisioner":
+        assert [each["capacity"]["reservation_id"] for each in answer["plan"]["create"]] == [f"{PROJECT}/2"]
+        assert (done["created"], len(provided(fleet))) == (1, 2)
+        assert [key["public_key"] for key in latitude.keys.values()] == [PUBLIC_LINE]
+    else:
+        assert [work["machine_id"] for work in answer["plan"]] == [str(machine)]
+        assert (done["finished"], latitude.calls["POST", "/servers/{id}/actions"]) == (1, 1)
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -146,38 +157,19 @@ def test_a_warm_invocation_uses_the_connection_that_is_open(fleet: Fleet, enviro
     assert fleet.sql(connections) == [[1]]
 
 
-@pytest.mark.parametrize("loop", ["provisioner", "recoverer"])
-def test_a_dry_run_answers_the_plan_and_changes_nothing(
-    fleet: Fleet, latitude: LatitudeApi, capsys: pytest.CaptureFixture[str], loop: str
-) -> None:
-    machine = fleet.unhealthy_machine()
-    server = latitude.add_active(name_of(machine, "1"))
-    fleet.change(f"UPDATE machine_provided SET provider = 'latitude', provider_id = '{server.id}'")
-    answer = invoke(loop, {"loop": loop, "scheduled_time": "2026-11-21T09:30:00Z", "dry_run": True})
-    assert answer["dry_run"] is True
-    if loop == "provisioner":
-        assert [creation["capacity"]["reservation_id"] for creation in answer["plan"]["create"]] == [f"{PROJECT}/2"]
-    else:
-        assert [work["machine_id"] for work in answer["plan"]] == [str(machine)]
-    assert {method for method, _ in latitude.calls} == ({"GET"} if loop == "provisioner" else set())
-    assert fleet.events(machine) == []
-    assert sessions(fleet) == 0
-    assert output(capsys)[0] == []
-
-
 # --- refusals ---
 
 
 def test_an_unknown_provider_hides_no_fault(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for provider, limit in (("statik", "-1"), ("static", "1")):
-        monkeypatch.setenv("SHEPHERD_PROVIDER", provider)
-        monkeypatch.setenv("SHEPHERD_DRIFT_LIMIT", limit)
-        if provider == "static":
-            assert invoke("provisioner")["created"] == 0, "they are read again"
-            return
-        with pytest.raises(ConfigError) as caught:
-            invoke("provisioner")
-        assert {fault.split()[0] for fault in caught.value.faults} == {"SHEPHERD_PROVIDER", "SHEPHERD_DRIFT_LIMIT"}
+    """And settings are read again by the next invocation."""
+    monkeypatch.setenv("SHEPHERD_PROVIDER", "statik")
+    monkeypatch.setenv("SHEPHERD_DRIFT_LIMIT", "-1")
+    with pytest.raises(ConfigError) as caught:
+        invoke("provisioner")
+    assert {fault.split()[0] for fault in caught.value.faults} == {"SHEPHERD_PROVIDER", "SHEPHERD_DRIFT_LIMIT"}
+    monkeypatch.setenv("SHEPHERD_PROVIDER", "static")
+    monkeypatch.setenv("SHEPHERD_DRIFT_LIMIT", "1")
+    assert invoke("provisioner")["created"] == 0
 
 
 def test_an_invocation_too_short_for_its_settings_is_refused(environment: dict[str, str], aws: None) -> None:
@@ -200,3 +192,105 @@ def test_a_discrepancy_is_measured_and_fails_the_invocation(
     assert lines[-1]["message"] == "invocation failed"
     assert "machine-3" in lines[-1]["exception"]
     assert pauses.pauses_in_force(fleet.connection) == []
+
+
+# --- events that no schedule, API or CloudFormation sends ---
+
+TICK, REQUEST = (json.loads((ROOT / "events" / f"{name}.json").read_text()) for name in ("recoverer", "agent_api"))
+DEPLOYMENT = {"RequestType": "Create", "ResourceProperties": {"SchemaVersion": "1"}}
+LONG = "x" * 5_000_000
+
+
+def recoverer(event: Any, context: LambdaContext) -> dict[str, object]:
+    return handlers.invoke("recoverer", event, context)
+
+
+@pytest.mark.parametrize(
+    ("function", "event", "text"),
+    [
+        *(
+            (function, event, f"the event is {event!r}; it must be an object")
+            for function in (recoverer, handlers.agent_api, handlers.migrate)
+            for event in ("a text", ["a"], None, 7)
+        ),
+        (recoverer, {**TICK, "scheduled_time": "yesterday"}, "scheduled_time is 'yesterday'; it must be a time"),
+        (recoverer, {**TICK, "scheduled_time": "2026-11-21T09:30:00"}, "scheduled_time is '2026-11-21T09:30:00'; it"),
+        (recoverer, {**TICK, "scheduled_time": LONG}, "the event has 50000"),
+        (recoverer, {**TICK, "loop": "x" * 60_000}, "the event is for the loop 'xxx"),
+        (recoverer, {**TICK, "dry_run": "x" * 60_000}, "dry_run is 'xxx"),
+        (recoverer, {"loop": "recoverer"}, "scheduled_time is missing"),
+        (recoverer, {**TICK, "loop": "provisioner"}, "the event is for the loop 'provisioner'"),
+        (recoverer, {**TICK, "dry_rnu": True}, "dry_rnu"),
+        (recoverer, {**TICK, "dry_run": "false"}, "dry_run is 'false'"),
+        (recoverer, {}, "loop is missing"),
+        (recoverer, {"version": "0", "detail-type": "Scheduled Event", "detail": "{}"}, "loop is missing"),
+        (handlers.migrate, {**DEPLOYMENT, "RequestType": ["x"]}, "RequestType is ['x']; it must be Create, Up"),
+        (
+            handlers.migrate,
+            {**DEPLOYMENT, "ResourceProperties": "1"},
+            "ResourceProperties is '1'; it must be an object",
+        ),
+        (handlers.migrate, {**DEPLOYMENT, "padding": LONG}, "the event has 5000"),
+        (handlers.agent_api, {**REQUEST, "headers": ["x"]}, "headers is ['x']; it must be an object"),
+        (
+            handlers.agent_api,
+            {**REQUEST, "headers": {"shepherd-time": 7}},
+            "headers.'shepherd-time' is 7; it must be text",
+        ),
+        (handlers.agent_api, {**REQUEST, "rawPath": 7}, "rawPath is 7; it must be text"),
+        (handlers.agent_api, {**REQUEST, "body": {}}, "body is {}; it must be text"),
+        (handlers.agent_api, {**REQUEST, "body": "\u00e4"}, "body is '\u00e4'; it must be base64"),
+        (handlers.agent_api, {**REQUEST, "isBase64Encoded": "no"}, "isBase64Encoded is 'no'; it must be true or false"),
+        (handlers.agent_api, {**REQUEST, "requestContext": {}}, "requestContext.http is missing; it must be text"),
+        (handlers.agent_api, {**REQUEST, "requestContext": 7}, "requestContext is 7; it must be an object"),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
+)
+def test_a_wrong_event_or_field_is_named(function: Callable[..., Any], event: Any, text: str) -> None:
+    """Who invokes the function by hand sees only the message; a long value is shortened in it."""
+    with pytest.raises(EventInvalid) as caught:
+        function(event, Context("a-request", "by hand", time.monotonic() + 300))
+    assert text in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+# --- what a function reaches outside is reached when it is needed, and not before ---
+
+
+@pytest.fixture
+def initializer(environment: dict[str, str], aws: None, monkeypatch: pytest.MonkeyPatch) -> Function:
+    monkeypatch.setattr(pace, "current", Pace(machine_seconds=30))
+    return loops.build("initializer")
+
+
+def test_without_work_no_ssh_key_is_needed(initializer: Function, fleet: Fleet, deadline: Deadline) -> None:
+    """Nor is loaded what speaks SSH, which takes longer than all the rest."""
+    initializer.run(deadline, "a test")
+    fleet.provided_machine()
+    assert len(initializer.plan(deadline)["plan"]) == 1  # type: ignore[arg-type]  # a list, for this function
+
+
+def test_an_unusable_key_is_held_against_no_machine(initializer: Function, fleet: Fleet, deadline: Deadline) -> None:
+    """It is the deployment's fault: the invocation fails, and the machines are as due as before."""
+    machine_id = fleet.provided_machine()
+    boto3.client("ssm").put_parameter(Name=SSH_KEY_PARAMETER, Value="hunter2", Type="SecureString")
+    with pytest.raises(ConfigError, match="SSH key") as caught:
+        initializer.run(deadline, "a test")
+    assert "hunter2" not in str(caught.value)
+    assert fleet.sql("SELECT event FROM work_history WHERE machine_id = :id ORDER BY 1", id=machine_id) == [
+        ["Canceled"],
+        ["Started"],
+    ]
+    assert len(initializer.plan(deadline)["plan"]) == 1  # type: ignore[arg-type]  # a list, for this function
+
+
+def test_the_keys_for_installations_may_be_missing(aws: None) -> None:
+    """A fleet on which nothing is installed needs none; but what is there must be keys."""
+    parameter = "/shepherd/installation-key.pub"
+    assert adapters.installation_keys(parameter) == ()
+    key = ssh_keys.generate()
+    function_process.end()
+    ssm = boto3.client("ssm")
+    ssm.put_parameter(Name=parameter, Value=ssh_keys.public_line(key), Type="String")
+    (public,) = adapters.installation_keys(parameter)
+    assert verify(public, ssh_keys.signer(key)(b"a message"), b"a message")
