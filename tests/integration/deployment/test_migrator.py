@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from simulator.environment.postgres import Postgres
 from simulator.lambda_.environment import Context
 from tests.conftest import ManualClock, log_lines
 from tests.support.deployment import function_process
-from tests.support.providers.scripted_http import Answer, Script
+from tests.support.providers.scripted_http import DROPPED, Answer, Script, in_turn
 from tests.support.waiting import eventually
 
 LATEST = migrations()[-1].version
@@ -91,37 +92,33 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SHEPHERD_BMDB_HOST", raising=False)
 
 
-@pytest.mark.parametrize("migrated", [None, ()], ids=["the first deployment", "an upgrade"])
+@pytest.mark.parametrize("kind", ["Create", "Update"])
 def test_a_deployment_applies_the_migrations_that_are_missing(
-    cloudformation: Script, bmdb: Connection, document: Path, migrated: tuple[()] | None
+    cloudformation: Script, bmdb: Connection, document: Path, kind: str
 ) -> None:
     """The loops, which are deployed after it, find what they need; it needs no settings of single functions."""
-    if migrated is not None:
-        migrate(bmdb, known=migrated)
-    kind = "Create" if migrated is None else "Update"
+    if kind == "Update":
+        migrate(bmdb, known=())
     invoke(asked(cloudformation, kind, before=LATEST - 1))
     answer = answered(cloudformation)
     assert (answer["Status"], answer["Data"]) == ("SUCCESS", {"SchemaVersion": LATEST})
     assert schema_version(bmdb) == LATEST
 
 
+EDITED = "UPDATE schema_migrations SET checksum = 'another' WHERE version = 1"
+NEWER = "INSERT INTO schema_migrations VALUES (99, 'of the future', '', 99)"
+FORGOTTEN = f"the template has schema version {LATEST + 1}, but the code deployed with it has version {LATEST}"
+
+
 @pytest.mark.parametrize(
     ("change", "version", "reason"),
     [
-        (
-            "UPDATE schema_migrations SET checksum = 'another' WHERE version = 1",
-            LATEST,
-            "MigrationRefused: migration 1 ",
-        ),
-        ("INSERT INTO schema_migrations VALUES (99, 'of the future', '', 99)", LATEST, "deploy newer code"),
-        (
-            "DELETE FROM schema_migrations",
-            LATEST + 1,  # a build that was forgotten
-            f"the template has schema version {LATEST + 1}, but the code deployed with it has version {LATEST}",
-        ),
+        (EDITED, LATEST, "MigrationRefused: migration 1 "),
+        (NEWER, LATEST, "deploy newer code"),
+        ("DELETE FROM schema_migrations", LATEST + 1, FORGOTTEN),
         ("", LATEST, "SHEPHERD_BMDB_HOST is not set"),
     ],
-    ids=["refused", "a newer database", "another version", "no settings"],
+    ids=["edited", "a newer database", "a build forgotten", "no settings"],
 )
 def test_a_deployment_without_its_schema_fails_with_the_reason(
     cloudformation: Script, bmdb: Connection, monkeypatch: pytest.MonkeyPatch, change: str, version: int, reason: str
@@ -193,21 +190,13 @@ def test_a_reason_is_short_and_harmless(cloudformation: Script, clock: ManualClo
     assert "hunter2" not in answered(cloudformation)["Reason"]
 
 
-def test_an_answer_that_got_lost_is_sent_again(cloudformation: Script, clock: ManualClock, bmdb: Connection) -> None:
-    answers = iter([Answer(500), Answer(200, b"x", missing=5), Answer()])
-    cloudformation.answer = lambda _: next(answers)
-    handle(asked(cloudformation, "Create"), lambda: bmdb, clock, 60)
-    assert len({request.body for request in cloudformation.requests}) == 1
-    assert len(cloudformation.requests) == 3
-    assert clock.slept == [1, 2]
-
-
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answers", "told"),
     [
-        (Answer(403), "status 403"),
-        (Answer(307, b"", {"Location": "/elsewhere"}), "status 307"),
-        (None, "ConnectionError"),
+        ([Answer(500), Answer(200, b"x", missing=5), Answer()], None),
+        ([Answer(403)], "status 403"),
+        ([Answer(307, b"", {"Location": "/elsewhere"})], "status 307"),
+        ([DROPPED], "ConnectionError"),
     ],
 )
 def test_an_answer_that_is_not_accepted_fails_the_function(
@@ -215,21 +204,21 @@ def test_an_answer_that_is_not_accepted_fails_the_function(
     clock: ManualClock,
     bmdb: Connection,
     capsys: pytest.CaptureFixture[str],
-    answer: Answer | None,
-    told: str,
+    answers: list[Answer],
+    told: str | None,
 ) -> None:
     """It may be invoked again. The URL allows answering in its place: it is not logged, and no other is followed."""
-    event = asked(cloudformation, "Create")
-    if answer is None:
-        event["ResponseURL"] = f"http://127.0.0.1:1/answer?{SIGNATURE}"
-    else:
-        cloudformation.answer = lambda _: answer
-    with pytest.raises(AnswerUndelivered) as caught:
-        handle(event, lambda: bmdb, clock, 60)
-    assert str(caught.value).endswith(f"3 attempts: {told}")
-    assert caught.value.retryable
-    assert SIGNATURE not in capsys.readouterr().out + repr(caught.value)
-    assert "/elsewhere" not in {request.path for request in cloudformation.requests}
+    cloudformation.answer = in_turn(*answers)
+    with ExitStack() as stack:
+        caught = stack.enter_context(pytest.raises(AnswerUndelivered)) if told else None
+        handle(asked(cloudformation, "Create"), lambda: bmdb, clock, 60)
+    assert [request.path for request in cloudformation.requests] == [f"/answer?{SIGNATURE}"] * 3
+    assert len({request.body for request in cloudformation.requests}) == 1
+    assert clock.slept == [1, 2]
+    if caught:
+        assert str(caught.value).endswith(f"3 attempts: {told}")
+        assert caught.value.retryable
+        assert SIGNATURE not in capsys.readouterr().out + repr(caught.value)
 
 
 OURS = "cloudformation-custom-resource-response-euwest1.s3"
