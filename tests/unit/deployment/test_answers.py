@@ -1,11 +1,17 @@
-"""The answers of a deployment: what is accepted, and how each fault is told."""
+"""The answers of a deployment: what is accepted, how each fault is told, and how they are asked for."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.settings.providers import BUILT_IN
 
 from shepherdctl.deployment.answers import WITHOUT_FUNCTION_URL, Answers, read
-from shepherdctl.deployment.template import parameters
+from shepherdctl.deployment.plan import DeleteCode, Found, FoundObject, FoundStack, plan
+from shepherdctl.deployment.questions import Place, ask
+from shepherdctl.deployment.template import Package, parameters
 from tests.support.deployment.deployments import REQUIRED, TEMPLATE
 
 PARAMETERS = parameters()
@@ -123,3 +129,98 @@ def test_instances_are_launched_with_what_the_settings_name() -> None:
 )
 def test_the_needed_secrets_follow_from_login_and_provider(provider: str, login: str, needed: tuple[str, ...]) -> None:
     assert answers(provider, bmdb_login=login).needed_secrets == needed
+
+
+# --- the questions of a first deployment ---
+
+LISTED = {
+    "static": [{"ID": "a", "Addr": "10.0.0.1"}],
+    "redfish": [{"ID": "a", "Addr": "10.0.0.1", "Bmc": "https://10.0.0.2", "Credential": "/shepherd/bmc/a"}],
+}
+
+
+class Operator:
+    """Replies to each question what it was told, in turn; else what is in brackets."""
+
+    def __init__(self, replies: Mapping[str, list[str]]) -> None:
+        self.replies = {name: [*each] for name, each in replies.items()}
+        self.told: list[str] = []
+        self.asked: list[str] = []
+
+    def reply(self, prompt: str) -> str:
+        name = prompt.partition(" [")[0].removesuffix(": ")
+        self.asked.append(name)
+        left = self.replies.get(name, [])
+        return f"{left.pop(0)}\n" if left else "\n"
+
+
+def answered(folder: Path, provider: str = "static", /, **replies: list[str]) -> tuple[Answers, Operator]:
+    (folder / "machines.json").write_text(json.dumps(LISTED.get(provider, [])))
+    of_provider = {name: value for name, value in REQUIRED[provider].items() if name != "machines"}
+    given = {"provider": provider, "bmdb_host": "127.0.0.1", **of_provider}
+    operator = Operator({**{name: [each] for name, each in given.items()}, **replies})
+    text = ask(operator.reply, operator.told.append, PARAMETERS, Place("123456789012", "eu-central-1", folder))
+    return read(text.encode(), PARAMETERS), operator
+
+
+@pytest.mark.parametrize("provider", BUILT_IN)
+def test_the_answers_are_those_of_a_deployment(provider: str, tmp_path: Path) -> None:
+    answers, operator = answered(tmp_path, provider)
+    assert (answers.provider, answers.stack, answers.region) == (provider, "shepherd", "eu-central-1")
+    assert answers.bucket == "shepherd-123456789012-eu-central-1"
+    assert len(operator.asked) <= 15
+    assert provider != "latitude" or "Range: ≥ 1" in "\n".join(operator.told)
+
+
+def test_a_wrong_reply_is_explained_and_asked_again(tmp_path: Path) -> None:
+    (tmp_path / "wrong.json").write_text('[{"ID": "a"}]')
+    replies = {
+        "bucket": ["My Bucket", "my-bucket"],
+        "stack": ["7", "blue"],
+        "bmdb_login": ["root", "one-password"],
+        "bmdb_host": ["", "database.invalid"],
+        "machines.json": ["wrong.json", "absent.json", "machines.json"],
+    }
+    answers, operator = answered(tmp_path, **replies)
+    assert (answers.bucket, answers.stack, answers.documents) == (
+        "my-bucket",
+        "blue",
+        {"machines.json": "machines.json"},
+    )
+    told = "\n".join(operator.told)
+    for expected in (
+        PARAMETERS["BmdbHost"].about,
+        "'root' must be passwords",
+        "'My Bucket' must be the name of a bucket",
+        "'7' must begin with a letter",
+        "there is no default: type a value",
+        "database.invalid does not answer here",
+        "Addr is missing",
+        "absent.json",
+    ):
+        assert expected in told
+
+
+# --- the plan, where it needs more than a small stack has ---
+
+
+def key(letter: str, suffix: str = "zip") -> str:
+    return f"code/{letter * 64}.{suffix}"
+
+
+NESTED = json.dumps({"CodeUri": f"s3://bucket/{key('b')}"}).encode()
+PRESENT = {"CodeUri": f"s3://bucket/{key('a')}", "Location": f"https://s3/bucket/{key('c', 'template')}"}
+THERE = {
+    **{each: FoundObject("") for each in (key("a"), key("b"), key("d"), "code/of-mine.zip", "documents/agent")},
+    key("c", "template"): FoundObject("", NESTED),
+    key("e", "template"): FoundObject("", b"{}"),
+}
+
+
+@pytest.mark.parametrize(("template", "deleted"), [({}, [key("d"), key("e", "template")]), (PRESENT, [])])
+def test_code_that_a_rollback_needs_stays(template: object, deleted: list[str]) -> None:
+    """Also that of nested stacks; without another version, nothing goes."""
+    package = Package("code/new", {"code/new": json.dumps(template).encode()})
+    stack = FoundStack("UPDATE_COMPLETE", {"BmdbHost": ""}, PRESENT)
+    changes = plan(answers("equinix"), Found("123456789012", objects=THERE, stack=stack), {}, {}, package)
+    assert [key for each in changes if isinstance(each, DeleteCode) for key in each.keys] == deleted

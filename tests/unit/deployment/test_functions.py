@@ -1,12 +1,14 @@
-"""The handlers are thin, and cheap to import."""
+"""The handlers are thin, and cheap to import; so is their layer."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from shepherd_core.domain.errors import ConfigError
@@ -16,8 +18,10 @@ from shepherd_core.settings.providers import BUILT_IN, find
 from shepherd_core.wiring import loops
 
 from bench import coldstart
+from tests.support.deployment import function_process
 
 ROOT = Path(__file__).parents[3]
+LAYER = ROOT / "layers" / "shepherd_core"
 PROVIDERS = {name: find(name).always for name in BUILT_IN}
 
 # What takes long to import, and what only some functions or only some invocations need, or none.
@@ -57,7 +61,6 @@ OF_PROVIDERS: dict[str, set[str]] = {
 
 WANTED = {"provisioner": Capability.CREATE, "recoverer": Capability.REBOOT}
 """What a loop cannot do without; the others only look."""
-OURS = {"functions", "shepherd_core"}
 
 
 def test_every_loop_has_a_function_and_an_event() -> None:
@@ -81,70 +84,55 @@ SECRETS_ELSEWHERE = {
 IAM = {"SHEPHERD_BMDB_AUTH": "iam", "SHEPHERD_BMDB_HOST": "db.example"}
 SETTINGS: dict[str, dict[str, str]] = {"default": {}, "kept": SECRETS_ELSEWHERE, "iam": IAM}
 
-_BUILD_AGAIN = """
-from shepherd_core.wiring import adapters, agent_endpoint, loops
-for module in (adapters, loops, agent_endpoint):
-    for thing in vars(module).values():
-        getattr(thing, "cache_clear", lambda: None)()
-"""
-
-
-def foreign(modules: frozenset[str]) -> set[str]:
-    found = {module.partition(".")[0] for module in modules}
-    return {package for package in found if not package.startswith("_")} - sys.stdlib_module_names - OURS
-
 
 @cache
-def packages(function: str) -> dict[str, set[str]]:
-    """Return the foreign packages that *function* has loaded after each stage, all stages in one new process."""
-    programs = {"import": coldstart.ours(function, "import")}
-    for name, settings in SETTINGS.items():
-        unset = "".join(f"os.environ.pop({key!r}, None)\n" for other in SETTINGS.values() for key in other)
-        again = f"import os\n{unset}{_BUILD_AGAIN}" if name != "default" else ""
-        programs[name] = again + coldstart.built(function, **settings)
-    return {
-        stage: foreign(cost.modules)
-        for stage, cost in zip(programs, coldstart.measure(*programs.values()), strict=True)
-    }
-
-
-@cache
-def with_providers() -> dict[str, frozenset[str]]:
-    """Return the modules that the Updater has loaded with each provider: in forks of a process without any."""
-    programs = {provider: coldstart.built("updater", SHEPHERD_PROVIDER=provider) for provider in PROVIDERS}
+def loaded(function: str) -> dict[str, frozenset[str]]:
+    """Return the modules after the import, and after *function* is built with these settings: in forks of a process."""
+    choices = {**SETTINGS, **{name: {"SHEPHERD_PROVIDER": name} for name in PROVIDERS if function == "updater"}}
+    programs = {name: coldstart.built(function, **settings) for name, settings in choices.items()}
     whole = f"""
 import json, os, sys
 sys.path[:0] = {coldstart.PATHS!r}
-import functions.updater.app
+import functions.{function}.app
+print(json.dumps(["import", list(sys.modules)]), flush=True)
 from shepherd_core.wiring import adapters, agent_endpoint, loops
-for provider, program in {programs!r}.items():
+for name, program in {programs!r}.items():
     if os.fork() == 0:
         exec(program)
-        print(json.dumps([provider, list(sys.modules)]), flush=True)
+        print(json.dumps([name, list(sys.modules)]), flush=True)
         os._exit(0)
     assert os.wait()[1] == 0
 """
-    command = [sys.executable, "-S", "-c", whole]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env={"POWERTOOLS_LOG_LEVEL": "INFO"})
-    return {provider: frozenset(modules) for provider, modules in map(json.loads, done.stdout.splitlines())}
+    return {name: frozenset(modules) for name, modules in printed(whole)}
+
+
+def printed(program: str, level: str = "INFO") -> list[Any]:
+    """Return what *program* prints as JSON, in a new process without site packages, as on Lambda."""
+    command = [sys.executable, "-S", "-c", program]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env={"POWERTOOLS_LOG_LEVEL": level})
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def heavy(modules: frozenset[str]) -> set[str]:
+    return HEAVY & {module.partition(".")[0] for module in modules}
 
 
 @pytest.mark.parametrize("stage", ["import", *SETTINGS])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_function_loads_no_library_before_it_is_needed(function: str, stage: str) -> None:
     """SSH comes with the first machine that is due, AWS with the first secret: most cold starts find neither."""
-    assert HEAVY & packages(function)[stage] == (set() if stage == "import" else BUILT[function])
+    assert heavy(loaded(function)[stage]) == (set() if stage == "import" else BUILT[function])
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_a_function_loads_its_own_providers_code_and_libraries_alone(provider: str) -> None:
     """The static provider needs no library for BMCs: it would cost time at each start, and trust."""
-    modules = with_providers()[provider]
+    modules = loaded("updater")[provider]
     prefix = "shepherd_core.providers."
     adapters = {module.removeprefix(prefix) for module in modules if module.startswith(prefix)}
     assert provider in adapters
     assert not [module for module in adapters for other in PROVIDERS.keys() - {provider} if module.startswith(other)]
-    assert HEAVY & foreign(modules) == OF_PROVIDERS.get(provider, {"requests"})
+    assert heavy(modules) == OF_PROVIDERS.get(provider, {"requests"})
 
 
 def test_the_first_request_of_an_agent_collects_no_garbage() -> None:
@@ -170,11 +158,7 @@ for event.made in [], []:
     except Exception as error:
         print(json.dumps([type(error).__name__, event.collects, gc.isenabled(), gc.get_freeze_count() > 100_000]))
 """
-    command = [sys.executable, "-S", "-c", program]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env={"POWERTOOLS_LOG_LEVEL": "CRITICAL"})
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [
-        ["EventInvalid", collects, True, True] for collects in (False, True)
-    ]
+    assert printed(program, "CRITICAL") == [["EventInvalid", collects, True, True] for collects in (False, True)]
 
 
 @pytest.fixture
@@ -182,12 +166,9 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]
     """Return what sets more than the settings of a function with any provider; its process ends with the test."""
     for name, value in coldstart.SETTINGS.items():
         monkeypatch.setenv(name, value)
-    builders = [value for value in vars(loops).values() if hasattr(value, "cache_clear")]
-    for builder in builders:
-        builder.cache_clear()
+    function_process.end()
     yield monkeypatch
-    for builder in builders:
-        builder.cache_clear()
+    function_process.end()
 
 
 @pytest.mark.parametrize(("loop", "provider"), [*product(LOOPS, PROVIDERS)])
@@ -201,3 +182,17 @@ def test_a_loop_takes_every_provider_that_is_able(loop: str, provider: str, envi
         loops.build(loop)
     told = f"the provider is '{provider}', which cannot {wanted} machines. It can: {', '.join(sorted(can))}."
     assert told in str(caught.value)
+
+
+def test_the_layer_has_no_library_of_the_command_line() -> None:
+    """A function loads its layer at each cold start; Lambda itself brings boto3."""
+    named = (ROOT / "requirements" / "shepherdctl.in").read_text(encoding="utf-8")
+    libraries = set(re.findall(r"^[a-z0-9-]+", named, re.MULTILINE))
+    layer = (LAYER / "requirements.txt").read_text(encoding="utf-8")
+    assert "starlette" in libraries
+    assert libraries.isdisjoint(re.findall(r"^([a-z0-9-]+).*==", layer, re.MULTILINE))
+
+
+def test_the_layer_has_no_page_and_no_script() -> None:
+    suffixes = {path.suffix for path in (LAYER / "shepherd_core").rglob("*") if path.is_file()} - {".pyc"}
+    assert suffixes <= {".py", ".pyi", ".sql", ""}
