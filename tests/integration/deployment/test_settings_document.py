@@ -1,7 +1,6 @@
 """The settings document in functions, cold and warm: when it is read, and what stays in force."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,7 @@ BAD = "version = 1\n[recoverer]\nstartup_timeout_seconds = 0\nchunk = 3\n"
 class Source:
     """Where the document is; where it is read from AWS, tests/integration/cli/settings reads it."""
 
-    def __init__(self) -> None:
-        self.holds: str | ShepherdError = SourceMissing()
+    holds: str | ShepherdError = ""
 
     def __call__(self, _: str) -> bytes:
         if isinstance(self.holds, ShepherdError):
@@ -123,8 +121,7 @@ def test_a_refused_document_leaves_the_last_good_one_in_force(
 
 
 @pytest.fixture
-def file(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    function_process.end()
+def file(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "settings.toml"
     (tmp_path / "list.json").write_text("[]")
     path.write_text(f"""\
@@ -137,8 +134,7 @@ bmdb_user = "{fleet.settings.bmdb_user}"
 machines = "{tmp_path}/list.json"
 """)
     monkeypatch.setenv("SHEPHERD_SETTINGS", str(path))
-    yield path
-    function_process.end()
+    return path
 
 
 def replace(path: Path, text: str) -> None:
@@ -151,25 +147,32 @@ def append(path: Path, text: str) -> None:
     replace(path, path.read_text() + text)
 
 
-def tick(loop: str, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
+def tick(loop: str, capsys: pytest.CaptureFixture[str]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return what a run of the loop logs: its lines, and its counts, which it answers, too."""
     answer = invoke(loop)
     (record,), lines = output(capsys)
-    return answer, lines, record
+    assert answer.get(Metric.SETTINGS_REFUSED) == record.get(Metric.SETTINGS_REFUSED)
+    return lines, record
 
 
 def test_every_tick_says_by_which_document_it_worked(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, _, record = tick("provisioner", capsys)
-    before = fetch(str(file))
-    assert record["settings"] == settings.read(str(file), lambda _: before).hash
+    """A change is logged once; a refusal is counted until it is mended, and leaves the last good one in force."""
+    content = fetch(str(file))
+    _, first = tick("provisioner", capsys)
+    assert first["settings"] == settings.read(str(file), lambda _: content).hash
     append(file, "# another\n")
-    _, lines, changed = tick("provisioner", capsys)
-    assert changed["settings"] != record["settings"]
-    (line,) = lines
-    assert (line["message"], line["before"], line["now"]) == (
-        "settings document changed",
-        record["settings"],
-        changed["settings"],
-    )
+    good = file.read_text()
+    (line,), changed = tick("provisioner", capsys)
+    told = (line["message"], line["before"], line["now"])
+    assert told == ("settings document changed", first["settings"], changed["settings"])
+    assert first["settings"] != changed["settings"]
+    append(file, "x = 1\n")
+    _, refused = tick("provisioner", capsys)
+    replace(file, good)
+    _, mended = tick("provisioner", capsys)
+    assert refused["settings"] == mended["settings"] == changed["settings"]
+    counted = [record.get(Metric.SETTINGS_REFUSED) for record in (first, changed, refused, mended)]
+    assert counted == [None, None, 1, None]
 
 
 def test_a_loop_is_rebuilt_for_another_document_alone(file: Path) -> None:
@@ -183,25 +186,13 @@ def test_a_loop_is_rebuilt_for_another_document_alone(file: Path) -> None:
     assert closed == [True]
 
 
-def test_a_refused_document_is_counted_until_it_is_mended(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    good = file.read_text()
-    assert Metric.SETTINGS_REFUSED not in tick("provisioner", capsys)[0]
-    append(file, "x = 1\n")
-    answer, _, record = tick("provisioner", capsys)
-    assert answer[Metric.SETTINGS_REFUSED] == 1
-    assert record[Metric.SETTINGS_REFUSED] == 1
-    replace(file, good)
-    assert Metric.SETTINGS_REFUSED not in tick("provisioner", capsys)[0]
-
-
 def test_an_unbuildable_document_leaves_the_last_one_in_force(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The checks do not know what a provider can do: restart-agent needs none, a reboot of a list is refused."""
     append(file, '[recoverer]\nremediation_policy = "restart-agent,quarantine"\n')
-    good = tick("recoverer", capsys)[2]["settings"]
+    _, good = tick("recoverer", capsys)
     replace(file, file.read_text().replace("restart-agent", "reboot"))
-    answer, lines, record = tick("recoverer", capsys)
-    assert answer[Metric.SETTINGS_REFUSED] == 1
-    assert record["settings"] == good
+    lines, record = tick("recoverer", capsys)
+    assert (record["settings"], record[Metric.SETTINGS_REFUSED]) == (good["settings"], 1)
     assert "cannot reboot machines" in json.dumps(lines)
 
 
@@ -225,7 +216,6 @@ def test_the_endpoint_of_the_deployment_gives_way_to_the_documents(file: Path, m
 
 
 def test_without_a_document_nothing_is_read_and_nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    function_process.end()
     monkeypatch.setenv("SHEPHERD_SETTINGS", "")
     assert settings.in_force() is None
     assert settings.log_keys().keys() == {"code"}
