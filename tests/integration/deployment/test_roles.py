@@ -63,11 +63,10 @@ class Owner:
         for role in (*(f"here-{role}" for role in ROLES), "owner", "rds_iam"):
             self.server.run(f'DROP ROLE IF EXISTS "{role}"')
 
-    def migrate(self) -> None:
-        function_process.end()
-        self.migrate_again()
-
-    def migrate_again(self) -> None:
+    def migrate(self, *, again: bool = False) -> None:
+        """Let a new process migrate, or the same one again."""
+        if not again:
+            function_process.end()
         context: Any = Context("a-request", "migrator", CLOCK.monotonic() + 120)
         lambda_handler({"RequestType": "Update"}, context)
 
@@ -75,23 +74,23 @@ class Owner:
         value: str = self.ssm.get_parameter(Name=f"{PARAMETER}-{role}", WithDecryption=True)["Parameter"]["Value"]
         return value
 
+    def connection(self, role: str | None = None, password: str = OWNERS) -> Connection:
+        settings = self.settings if role is None else self.settings.of_role(role)
+        return Connection(settings, lambda: password, CLOCK)
+
     def log_in(self, role: str, password: str | None = None) -> Connection:
-        secret = self.password(role) if password is None else password
-        connection = Connection(self.settings.of_role(role), lambda: secret, CLOCK)
+        connection = self.connection(role, self.password(role) if password is None else password)
         connection.run("applied_migrations")
         return connection
 
-    def refused(self, role: str, password: str) -> bool:
-        try:
+    def all_log_in(self, password: str | None = None) -> None:
+        for role in ROLES:
             self.log_in(role, password).close()
-        except StatementFailed as error:
-            if error.sqlstate != WRONG_PASSWORD:
-                raise
-            return True
-        return False
 
-    def connection(self) -> Connection:
-        return Connection(self.settings, lambda: OWNERS, CLOCK)
+    def refuses(self, role: str, password: str) -> bool:
+        with pytest.raises(StatementFailed) as caught:
+            self.log_in(role, password)
+        return caught.value.sqlstate == WRONG_PASSWORD
 
     def parameters(self) -> list[str]:
         return [each["Name"] for each in self.ssm.describe_parameters()["Parameters"]]
@@ -123,9 +122,8 @@ def test_the_migrators_roles_log_in_with_passwords_in_ssm(owner: Owner, caplog: 
         owner.migrate()
     passwords = {role: owner.password(role) for role in ROLES}
     assert len(set(passwords.values())) == len(ROLES)
-    for role in ROLES:
-        owner.log_in(role).close()
-        assert owner.refused(role, "another")
+    owner.all_log_in()
+    assert all(owner.refuses(role, "another") for role in ROLES)
     assert not [password for password in (*passwords.values(), OWNERS) if password in caplog.text]
     assert {each["Type"] for each in owner.ssm.describe_parameters()["Parameters"]} == {"SecureString"}
     for connection, user in (
@@ -136,10 +134,10 @@ def test_the_migrators_roles_log_in_with_passwords_in_ssm(owner: Owner, caplog: 
     ):
         assert asked(connection, "SELECT current_user, current_setting('search_path')")[0][0] == user
     owner.ssm.put_parameter(Name=f"{PARAMETER}-updater", Value="chosen", Type="SecureString", Overwrite=True)
-    owner.migrate_again()
+    owner.migrate(again=True)
     assert {role: owner.password(role) for role in ROLES} == {**passwords, "updater": "chosen"}
     owner.log_in("updater", "chosen").close()
-    assert owner.refused("updater", passwords["updater"])
+    assert owner.refuses("updater", passwords["updater"])
 
 
 def test_the_agent_api_cannot_take_the_last_connection(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,16 +167,14 @@ def test_a_run_that_was_killed_is_finished_by_the_next(owner: Owner) -> None:
         owner.ssm.put_parameter(Name=f"{PARAMETER}-{role}", Value=f"of {role}", Type="SecureString")
         owner.server.run(f'CREATE ROLE "here-{role}" LOGIN ADMIN owner')
     owner.migrate()
-    for role in ROLES:
-        owner.log_in(role).close()
+    owner.all_log_in()
     assert [owner.password(role) for role in ROLES[:done]] == [f"of {role}" for role in ROLES[:done]]
 
 
 def test_runs_at_the_same_time_agree(owner: Owner) -> None:
     """Two stacks may share a database, and a deployment may be repeated while the first one still runs."""
-    with_schema = owner.connection()
-    migrate(with_schema)
-    with_schema.close()
+    with closing(owner.connection()) as connection:
+        migrate(connection)
 
     def run(_: int) -> None:
         with closing(owner.connection()) as connection:
@@ -186,16 +182,11 @@ def test_runs_at_the_same_time_agree(owner: Owner) -> None:
 
     with ThreadPoolExecutor(3) as threads:
         list(threads.map(run, range(3)))  # raises what one of them raised
-    for role in ROLES:
-        owner.log_in(role).close()
+    owner.all_log_in()
 
 
 def test_what_is_not_granted_any_more_is_taken_back(owner: Owner) -> None:
-    """
-    Also what somebody granted beside the file, on a table or on a column.
-
-    Tables of others are left alone: an extension may keep some there, on which our owner may grant nothing.
-    """
+    """And what somebody granted beside the file; but nothing of an extension's tables, which are not our owner's."""
     owner.migrate()
     other = Connection(owner.server.settings(owner.settings.bmdb_name), owner.server.password, CLOCK)
     for grant in (
@@ -221,7 +212,6 @@ def test_what_is_not_granted_any_more_is_taken_back(owner: Owner) -> None:
 
 def test_grants_change_as_a_whole(owner: Owner) -> None:
     owner.migrate()
-    connection = owner.connection()
     logins = {role: RoleLogin(f"here-{role}", lambda: "another") for role in ROLES}
 
     class Late(Deadline):
@@ -229,9 +219,8 @@ def test_grants_change_as_a_whole(owner: Owner) -> None:
             owner.log_in("agent-api").close()  # everything is done, and not committed
             raise TimeLimitExceeded
 
-    with pytest.raises(TimeLimitExceeded):
+    with pytest.raises(TimeLimitExceeded), closing(owner.connection()) as connection:
         make(connection, logins, Late(CLOCK, 60))
-    connection.close()
     owner.log_in("agent-api").close()
 
 
@@ -243,8 +232,7 @@ def test_an_owner_without_createrole_grants_to_existing_roles(owner: Owner) -> N
     for role in ROLES:
         owner.server.run(f"CREATE ROLE \"here-{role}\" LOGIN PASSWORD 'made by hand'")
     owner.migrate()
-    for role in ROLES:
-        owner.log_in(role, "made by hand").close()
+    owner.all_log_in("made by hand")
     assert owner.parameters() == [PARAMETER]
     owner.server.run('ALTER ROLE owner CREATEROLE; ALTER ROLE "here-updater" SUPERUSER')
     with pytest.raises(RolesRefused, match="permission denied"):
