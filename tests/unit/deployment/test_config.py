@@ -21,11 +21,8 @@ ALL = [
 ]
 FIELDS = [(settings, name) for settings in ALL for name in settings.model_fields]
 
-INITIALIZER = {
-    "BMDB_HOST": "db.example",
-    "PROVIDER": "static",
-    "AGENT_ENDPOINT": "https://agents.example",
-}
+RECOVERER = {"BMDB_HOST": "db.example", "PROVIDER": "static"}
+INITIALIZER = {**RECOVERER, "AGENT_ENDPOINT": "https://agents.example"}
 EQUINIX = {
     "PROVIDER_PROJECT": "project",
     "PROVIDER_CREDENTIAL_PARAMETER": "/key",
@@ -45,42 +42,33 @@ def faults(*settings: type[Settings]) -> list[str]:
     return list(caught.value.faults)
 
 
-def test_all_faults_of_all_types_are_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    given(monkeypatch, PROVIDER="aws", CONCURRENCY="0", SSH_PORT="no", PROVIDER_FLEET="FIXME-")
+def test_every_fault_of_every_type_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With value and requirement. An empty variable is not set: a template can leave a value out in no other way."""
+    given(monkeypatch, BMDB_HOST="", BMDB_PORT="", PROVIDER="aws", CONCURRENCY="0", SSH_PORT="70000")
+    given(monkeypatch, PROVIDER_FLEET="FIXME-")
     found = faults(InitializerSettings, ProvisionerSettings, EquinixSettings)  # of which two share their first ones
-    assert sorted(fault.split()[0] for fault in found) == [
-        "SHEPHERD_AGENT_ENDPOINT",
-        "SHEPHERD_BMDB_HOST",
-        "SHEPHERD_CONCURRENCY",
-        "SHEPHERD_PROVIDER",
-        "SHEPHERD_PROVIDER_CREDENTIAL_PARAMETER",
-        "SHEPHERD_PROVIDER_FLEET",
-        "SHEPHERD_PROVIDER_KEY_NAME",
-        "SHEPHERD_PROVIDER_PROJECT",
-        "SHEPHERD_SSH_PORT",
+    told = {fault.split()[0].removeprefix("SHEPHERD_"): fault for fault in found}
+    assert sorted(told) == [
+        "AGENT_ENDPOINT",
+        "BMDB_HOST",
+        "CONCURRENCY",
+        "PROVIDER",
+        "PROVIDER_CREDENTIAL_PARAMETER",
+        "PROVIDER_FLEET",
+        "PROVIDER_KEY_NAME",
+        "PROVIDER_PROJECT",
+        "SSH_PORT",
     ]
-
-
-def test_a_fault_names_the_value_and_the_requirement(monkeypatch: pytest.MonkeyPatch) -> None:
-    given(monkeypatch, **INITIALIZER | {"PROVIDER": "aws"}, SSH_PORT="70000")
-    port, provider = faults(InitializerSettings)
-    assert provider.startswith(f"SHEPHERD_PROVIDER is 'aws': must be {', '.join(BUILT_IN)} ")
-    assert provider.endswith("or that of another package.")
-    assert port.startswith("SHEPHERD_SSH_PORT is '70000': Input should be less than or equal to 65535")
-    assert port.endswith("SSH port of the machines.")
-
-
-def test_an_empty_variable_is_one_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A template can leave a value out in no other way."""
-    given(monkeypatch, BMDB_HOST="", BMDB_PORT="")
-    assert faults(BmdbSettings) == [
+    assert len(found) == len(told)
+    assert told["BMDB_HOST"] == (
         "SHEPHERD_BMDB_HOST is not set. Host name of the database, or the folder of its Unix socket."
-    ]
-    given(monkeypatch, BMDB_HOST="db.example")
-    assert load(BmdbSettings)[0].bmdb_port == 5432
+    )
+    assert told["PROVIDER"].startswith(f"SHEPHERD_PROVIDER is 'aws': must be {', '.join(BUILT_IN)} ")
+    assert told["PROVIDER"].endswith("or that of another package.")
+    assert told["SSH_PORT"].startswith("SHEPHERD_SSH_PORT is '70000': Input should be less than or equal to 65535")
+    assert told["SSH_PORT"].endswith("SSH port of the machines.")
 
 
-RECOVERER = {"BMDB_HOST": "db.example", "PROVIDER": "static"}
 # With which settings, the variable, values that are refused, and values that are taken.
 VALUES: list[tuple[type[Settings], dict[str, str], str, tuple[str, ...], tuple[str, ...]]] = [
     *(
@@ -98,8 +86,10 @@ VALUES: list[tuple[type[Settings], dict[str, str], str, tuple[str, ...], tuple[s
             *("https://agents.example.com/?fleet=a", "https://agents.example.com#1"),
         ),
         (
-            *("agents.example.com:443", "https://agents.example.com/fleet"),
-            *("http://127.0.0.1:8080", "http://localhost:8080"),
+            "agents.example.com:443",
+            "https://agents.example.com/fleet",
+            "http://127.0.0.1:8080",
+            "http://localhost:8080",
         ),
     ),
     # What is no time would make a wait that never ends; comparisons with no number are all false.
