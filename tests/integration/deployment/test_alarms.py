@@ -23,7 +23,6 @@ from tests.support.deployment.deployments import (
     REDFISH,
     ROOT,
     STATIC,
-    Stack,
     deployed_name,
     source,
     stack_of,
@@ -31,21 +30,10 @@ from tests.support.deployment.deployments import (
 from tests.support.metrics_page import PAGE, documented, loops_of
 
 
-def deployed(**answers: str) -> Stack:
-    return stack_of({**STATIC, **answers})
-
-
-def alarms(stack: Stack) -> dict[str, dict[str, Any]]:
-    found = stack.of_type("AWS::CloudWatch::Alarm").values()
+def alarms(**answers: str) -> dict[str, dict[str, Any]]:
+    """Return the alarms of a deployment by name; without *answers*, of one with a function URL."""
+    found = stack_of({**STATIC, **answers}).of_type("AWS::CloudWatch::Alarm").values()
     return {alarm["AlarmName"].removeprefix("shepherd-"): alarm for alarm in found}
-
-
-def on_function_url() -> dict[str, dict[str, Any]]:
-    return alarms(deployed())
-
-
-def on_http_api() -> dict[str, dict[str, Any]]:
-    return alarms(deployed(**HTTP_API))
 
 
 ALARMS = [
@@ -69,18 +57,16 @@ def dashboard() -> list[dict[str, Any]]:
 
 
 def seen_by_alarm(alarm: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, str]]]:
-    for metric in [part["MetricStat"]["Metric"] for part in alarm.get("Metrics", []) if "MetricStat" in part] or [
-        alarm
-    ]:
-        dimensions = {each["Name"]: each["Value"] for each in metric["Dimensions"]}
-        yield metric["Namespace"], metric["MetricName"], dimensions
+    parts = [part["MetricStat"]["Metric"] for part in alarm.get("Metrics", []) if "MetricStat" in part]
+    for metric in parts or [alarm]:
+        yield metric["Namespace"], metric["MetricName"], {each["Name"]: each["Value"] for each in metric["Dimensions"]}
 
 
 @EVERY_ALARM
 def test_an_alarm_says_what_the_documentation_says(name: str) -> None:
     kind, loop = kind_and_loop(name)
     loops, when, what_to_do = documented("Alarms")[kind]
-    description = on_http_api()[name]["AlarmDescription"]
+    description = alarms(**HTTP_API)[name]["AlarmDescription"]
     assert description == f"{when} {what_to_do}"
     assert loop in loops_of(loops) or (loop, loops) == ("", "none")
     assert len(description) <= 1024
@@ -92,7 +78,7 @@ def test_an_alarm_says_what_the_documentation_says(name: str) -> None:
 
 
 def test_every_alarm_of_the_documentation_exists() -> None:
-    assert set(ALARMS) == on_http_api().keys() == on_function_url().keys() | {"agent-api-busy"}
+    assert set(ALARMS) == alarms(**HTTP_API).keys() == alarms().keys() | {"agent-api-busy"}
 
 
 @pytest.mark.parametrize("provider", [StaticProvider.name, EquinixProvider.name])
@@ -102,7 +88,7 @@ def test_alarms_look_at_what_is_measured(provider: str, capsys: pytest.CaptureFi
     (described,) = json.loads(capsys.readouterr().out)["_aws"]["CloudWatchMetrics"]
     looked_at = [
         (name, dimensions)
-        for alarm in alarms(deployed(Provider=provider)).values()
+        for alarm in alarms(Provider=provider).values()
         for namespace, name, dimensions in seen_by_alarm(alarm)
         if namespace == described["Namespace"]
     ]
@@ -122,7 +108,7 @@ AWS_METRICS = {
 @EVERY_ALARM
 def test_an_alarm_can_be_evaluated(name: str) -> None:
     """AWS allows ten metrics and a day; a name that it does not know has no data."""
-    alarm = on_http_api()[name]
+    alarm = alarms(**HTTP_API)[name]
     minutes = source("templates/observability.yaml")["Mappings"]["Minutes"]
     longest = max(each["AlarmSeconds"] for each in minutes.values())
     assert longest * alarm["EvaluationPeriods"] <= 86_400
@@ -140,7 +126,7 @@ def test_an_alarm_can_be_evaluated(name: str) -> None:
 def test_alarms_of_a_loop_evaluate_longer_than_it_waits(loop: str, minutes: int) -> None:
     """Otherwise they would end between two runs. Alarms of all loops follow the slowest."""
     rates = ",".join(str(minutes) if each == loop else "1" for each in LOOPS)
-    for name, alarm in alarms(deployed(**REDFISH, LoopMinutes=rates)).items():
+    for name, alarm in alarms(**{**REDFISH, "LoopMinutes": rates}).items():
         if kind_and_loop(name)[1] == loop or name == "duration" or alarm.get("Namespace") == telemetry.NAMESPACE:
             periods = [part["MetricStat"]["Period"] for part in alarm.get("Metrics", []) if "MetricStat" in part]
             assert min(periods or [alarm["Period"]]) >= 2 * 60 * minutes, name
@@ -185,7 +171,7 @@ def test_the_dashboard_shows_metrics_that_are_measured() -> None:
 def test_the_dashboard_shows_every_alarm() -> None:
     (widget,) = [widget for widget in dashboard() if widget["type"] == "alarm"]
     place = f"arn:aws:cloudwatch:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:alarm:shepherd-"
-    assert sorted(widget["properties"]["alarms"]) == sorted(f"{place}{name}" for name in on_function_url())
+    assert sorted(widget["properties"]["alarms"]) == sorted(f"{place}{name}" for name in alarms())
 
 
 # What CloudWatch's metric math has, in terms that Python has.
@@ -194,20 +180,22 @@ _MATH = {r"\bMAX\(": "max(", r"\bIF\(": "if_(", r"\bFILL\(": "fill(", r"\bPERIOD
 
 def evaluated(alarm: dict[str, Any], **values: float | None) -> bool:
     """Return whether an alarm goes off while its metrics have *values*; None: no data."""
-    if "Metrics" not in alarm:
+    if "Metrics" in alarm:
+        formula = alarm["Metrics"][0]["Expression"]
+    else:
         assert (alarm["Statistic"], alarm["EvaluationPeriods"]) == ("Maximum", 1)
-    formula = alarm["Metrics"][0]["Expression"] if "Metrics" in alarm else alarm["MetricName"]
+        formula = alarm["MetricName"]
     for theirs, ours in _MATH.items():
         formula = re.sub(theirs, ours, formula)
     functions = {
         "if_": lambda condition, this, other: this if condition else other,
         "fill": lambda value, other: other if value is None else value,
     }
-    value = eval(formula, functions, values)
-    threshold = alarm["Threshold"]
+    value, threshold = eval(formula, functions, values), alarm["Threshold"]
     return bool(value >= threshold if "OrEqualTo" in alarm["ComparisonOperator"] else value > threshold)
 
 
+AT_ONCE = "found_alive", "settings_refused", "drifted", "drift_limit_exceeded", "quarantined", "recovery_limited"
 _FLEET = {"machines": 3, "requests": 400, "refused": 0, "failures": 0}
 
 
@@ -234,18 +222,7 @@ _FLEET = {"machines": 3, "requests": 400, "refused": 0, "failures": 0}
         ("updater-failing", {"errors": 50, "invocations": 100}, True),
         ("oldest-wait", {"oldest_due_age_seconds": 1800}, False),
         ("oldest-wait", {"oldest_due_age_seconds": 1801}, True),
-        *(
-            (metric.replace("_", "-"), {metric: value}, value > 0)
-            for metric in [
-                "found_alive",
-                "settings_refused",
-                "drifted",
-                "drift_limit_exceeded",
-                "quarantined",
-                "recovery_limited",
-            ]
-            for value in (0, 1)
-        ),
+        *((metric.replace("_", "-"), {metric: value}, value > 0) for metric in AT_ONCE for value in (0, 1)),
         *(
             ("duration", {**dict.fromkeys(LOOPS, 0.0), loop: 800 * FUNCTION_SECONDS[loop] + more}, more > 0)
             for loop in LOOPS
@@ -254,14 +231,14 @@ _FLEET = {"machines": 3, "requests": 400, "refused": 0, "failures": 0}
     ],
 )
 def test_an_alarm_goes_off_from_its_figure_on(name: str, values: dict[str, float | None], told: bool) -> None:
-    assert evaluated(on_http_api()[name], **values) is told
-    assert name not in on_function_url() or evaluated(on_function_url()[name], **values) is told
+    assert evaluated(alarms(**HTTP_API)[name], **values) is told
+    assert name not in alarms() or evaluated(alarms()[name], **values) is told
 
 
 @pytest.mark.parametrize(("minutes", "interval"), [("1", 1_500), ("10", 3_000), ("30", 3_600), ("60", 3_600)])
 def test_one_machines_fleet_is_not_missed_between_two_reports(minutes: str, interval: int) -> None:
     """Its alarm says from which interval on it may be, and how often the Provisioner must run then."""
-    alarm = alarms(deployed(LoopMinutes=f"{minutes},1,1,1"))["agent-api-silent"]
+    alarm = alarms(LoopMinutes=f"{minutes},1,1,1")["agent-api-silent"]
     (period,) = {part["MetricStat"]["Period"] for part in alarm["Metrics"][1:]}
     assert 1.1 * interval + 20 <= alarm["EvaluationPeriods"] * period
     assert {"1,500", "30"} <= set(alarm["AlarmDescription"].split())
@@ -273,18 +250,18 @@ def test_a_loop_that_stands_still_by_mistake_is_told(loop: str) -> None:
     place = LOOPS.index(loop)
     for minutes, missing in (("1", "breaching"), ("60", "breaching"), ("0", "notBreaching")):
         rates = ",".join(minutes if each == place else "1" for each in range(4))
-        assert alarms(deployed(**REDFISH, LoopMinutes=rates))[f"{loop}-failing"]["TreatMissingData"] == missing
-    assert alarms(deployed(LoopMinutes=rates))[f"{loop}-failing"]["TreatMissingData"] == "notBreaching"
+        assert alarms(**{**REDFISH, "LoopMinutes": rates})[f"{loop}-failing"]["TreatMissingData"] == missing
+    assert alarms(LoopMinutes=rates)[f"{loop}-failing"]["TreatMissingData"] == "notBreaching"
     # That of a Recoverer that cannot reboot is off, whatever LoopMinutes says.
     missing = "notBreaching" if loop == "recoverer" else "breaching"
-    assert on_function_url()[f"{loop}-failing"]["TreatMissingData"] == missing
+    assert alarms()[f"{loop}-failing"]["TreatMissingData"] == missing
 
 
 def test_the_costs_are_computed_for_what_is_deployed() -> None:
     """CloudWatch charges for each metric, and for each that an alarm looks at."""
     cost = Inputs()
-    assert cost.alarms == sum(len(list(seen_by_alarm(alarm))) for alarm in on_function_url().values())
-    more = sum(len(list(seen_by_alarm(alarm))) for alarm in on_http_api().values()) - cost.alarms
+    assert cost.alarms == sum(len(list(seen_by_alarm(alarm))) for alarm in alarms().values())
+    more = sum(len(list(seen_by_alarm(alarm))) for alarm in alarms(**HTTP_API).values()) - cost.alarms
     assert cost.http_api_alarms == more
     deployed_api = month(0, Inputs(http_api=1))["alarms"]
     assert deployed_api == pytest.approx(month(0, cost)["alarms"] + more * cost.alarm)
