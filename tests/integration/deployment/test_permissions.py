@@ -165,14 +165,9 @@ UNNAMED = re.compile(
     r"((image|snapshot|key-pair|placement-group)/\*)"
 )
 
-# By provider, what its functions ask for, and what single ones do besides.
+# By provider, what its loops ask for where it is no credential by the provider's name, and what single ones do besides.
+OF_LOOPS: dict[str, Permissions] = {"static": set(), "redfish": reads("bmc/*"), "ec2": SEES}
 PUTS_KEYS = {"provisioner": reads(PUBLIC_KEY), "recoverer": reads(PUBLIC_KEY)}
-OF_PROVIDERS: dict[str, dict[str, Permissions]] = {
-    **{name: dict.fromkeys(LOOPS, reads(f"{name}-credential")) for name in BUILT_IN},
-    "static": {},
-    "redfish": dict.fromkeys(LOOPS, reads("bmc/*")),
-    "ec2": dict.fromkeys(LOOPS, SEES),
-}
 BESIDES: dict[str, dict[str, Permissions]] = {
     **dict.fromkeys(BUILT_IN, PUTS_KEYS),
     "static": {},
@@ -190,10 +185,8 @@ def login(function: str, how: str) -> Permissions:
         return logs_in("shepherd" if function == "migrator" else f"shepherd-{name}")
     if how == ONE_LOGIN:
         return reads(PASSWORD)
-    if function == "migrator":
-        made = {("ssm:PutParameter", parameter(each)) for each in ROLE_PASSWORDS}
-        return made | reads(PASSWORD, *ROLE_PASSWORDS)
-    return reads(f"{PASSWORD}-{name}")
+    makes = {("ssm:PutParameter", parameter(each)) for each in ROLE_PASSWORDS} | reads(PASSWORD, *ROLE_PASSWORDS)
+    return makes if function == "migrator" else reads(f"{PASSWORD}-{name}")
 
 
 def enters_machines(function: str, provider: str) -> bool:
@@ -211,7 +204,9 @@ def always(function: str, provider: str, how: str) -> Permissions:
         found |= reads(SSH_KEY)
     if function == "initializer":  # and nobody may change these keys, so as to have another image installed
         found |= reads("installation-key.pub")
-    return found.union(*(each[provider].get(function, set()) for each in (OF_PROVIDERS, BESIDES)))
+    if function in LOOPS:
+        found |= OF_LOOPS.get(provider, reads(f"{provider}-credential"))
+    return found | BESIDES[provider].get(function, set())
 
 
 def sometimes(function: str, provider: str) -> Permissions:

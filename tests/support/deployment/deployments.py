@@ -34,15 +34,12 @@ def source(file: str) -> dict[str, Any]:
 TEMPLATE = source("template.yaml")
 
 # The answers that a deployment needs, and for each provider the settings that its document needs.
-ANSWERS = {"Bucket": "bucket", "BmdbHost": "db.example.com"}
-STATIC = ANSWERS
+STATIC = {"Bucket": "bucket", "BmdbHost": "db.example.com"}
 _RESOURCES = {"ec2": {"Ec2Resources": "m7i.metal-24xl,subnet-0a1,subnet-0b2,sg-0c3,ami-0d4"}}
-SMALLEST = {name: {**ANSWERS, "Provider": name, **_RESOURCES.get(name, {})} for name in BUILT_IN}
+SMALLEST = {name: {**STATIC, "Provider": name, **_RESOURCES.get(name, {})} for name in BUILT_IN}
 """By provider."""
 EACH = (STATIC, *(each for name, each in SMALLEST.items() if name != "static"))
-REDFISH, EQUINIX, HETZNER, IRONIC, LATITUDE, EC2 = (
-    SMALLEST[name] for name in ("redfish", "equinix", "hetzner", "ironic", "latitude", "ec2")
-)
+REDFISH, EC2 = SMALLEST["redfish"], SMALLEST["ec2"]
 EC2_BY_TEMPLATE = {**EC2, "Ec2Resources": "m7i.metal-24xl,subnet-0a1,subnet-0b2,lt-0e5"}
 _EC2 = {"limit": "3", "subnets": "subnet-0a1,subnet-0b2"}
 EC2_SETTINGS = {**_EC2, "security_groups": "sg-0c3", "image": "ami-0d4", "machine_type": "m7i.metal-24xl"}

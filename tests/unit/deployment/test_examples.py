@@ -18,17 +18,10 @@ from simulator.cost.formula import month
 from simulator.cost.inputs import Inputs
 from tests.support.deployment.examples import EXAMPLES, filled_in
 
-EVERY_EXAMPLE = pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
-
 
 @cache
 def answers(folder: Path) -> Answers:
     return read(filled_in(folder)["shepherd.toml"].encode(), parameters())
-
-
-def documents(folder: Path) -> dict[str, bytes]:
-    files = filled_in(folder)
-    return {name: files.get(name, "a certificate").encode() for name in answers(folder).documents}
 
 
 def test_each_provider_in_use_has_an_example() -> None:
@@ -39,14 +32,14 @@ def test_each_provider_in_use_has_an_example() -> None:
 @pytest.mark.parametrize(("name", "machines"), [("static", 10), ("redfish", 24)])
 def test_the_list_of_machines_is_read_when_it_is_filled_in(name: str, machines: int) -> None:
     folder = next(each for each in EXAMPLES if each.name == name)
-    content = documents(folder)["machines.json"]
+    content = filled_in(folder)["machines.json"].encode()
     assert len(LISTS[name](lambda: content).parse(content)) == machines
     assert tomllib.loads(answers(folder).content.decode())["provisioner"]["max_machines"] == machines
     with pytest.raises(ShepherdError, match=PLACEHOLDER):
         LISTS[name](lambda: b"").parse((folder / "machines.json").read_bytes())
 
 
-@EVERY_EXAMPLE
+@pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
 def test_the_cost_is_computed(folder: Path) -> None:
     page = (folder / "README.md").read_text(encoding="utf-8")
     found = re.search(
