@@ -4,7 +4,6 @@ import json
 import os
 import re
 import tomllib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from shepherd_core.settings.providers import BUILT_IN, find
 from shepherd_core.settings.sources import DEFAULT_PREFIX
 from shepherd_core.wiring.adapters import MIGRATION_LIMITS
 
-from shepherdctl.deployment.answers import read
 from shepherdctl.deployment.template import parameters
 from simulator.lambda_.sam_local import logical_id
 from tests.support.deployment.deployments import (
@@ -41,7 +39,6 @@ from tests.support.deployment.deployments import (
     source,
     stack_of,
 )
-from tests.support.deployment.examples import EXAMPLES, filled_in
 
 OBSERVED: dict[str, Any] = source("templates/observability.yaml")["Mappings"]
 PARAMETERS: dict[str, dict[str, Any]] = TEMPLATE["Parameters"]
@@ -295,13 +292,3 @@ def test_new_agents_report_to_the_first_endpoint_of_the_deployment(endpoints: st
     assert made == stack.resources.keys() & (URL_RESOURCES | API_RESOURCES)
     watched = str(stack.resources["AgentApiErrorsAlarm"])
     assert ("AWS/ApiGateway" in watched) is (first == API_ENDPOINT)
-
-
-@pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
-def test_what_examples_name_in_the_bucket_may_be_read(folder: Path) -> None:
-    given = read(filled_in(folder)["shepherd.toml"].encode(), parameters())
-    named = set(re.findall(r's3://([^"]+)', given.content.decode()))
-    allowed = str(stack_of(given.parameters).statements("initializer"))
-    assert named
-    assert {each for each in named if f"arn:aws:s3:::{each}'" not in allowed} == set()
-    assert {each.rpartition("/")[2] for each in named} == given.documents.keys()

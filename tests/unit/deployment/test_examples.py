@@ -18,6 +18,8 @@ from simulator.cost.formula import month
 from simulator.cost.inputs import Inputs
 from tests.support.deployment.examples import EXAMPLES, filled_in
 
+EVERY_EXAMPLE = pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
+
 
 @cache
 def answers(folder: Path) -> Answers:
@@ -27,6 +29,13 @@ def answers(folder: Path) -> Answers:
 def test_each_provider_in_use_has_an_example() -> None:
     """Equinix closed its service."""
     assert {folder.name for folder in EXAMPLES} == {*BUILT_IN} - {"equinix"}
+
+
+@EVERY_EXAMPLE
+def test_what_an_example_names_in_the_bucket_is_put_there(folder: Path) -> None:
+    named = re.findall(r's3://[^"]+/([^"/]+)"', answers(folder).content.decode())
+    assert named
+    assert set(named) == answers(folder).documents.keys()
 
 
 @pytest.mark.parametrize(("name", "machines"), [("static", 10), ("redfish", 24)])
@@ -39,7 +48,7 @@ def test_the_list_of_machines_is_read_when_it_is_filled_in(name: str, machines: 
         LISTS[name](lambda: b"").parse((folder / "machines.json").read_bytes())
 
 
-@pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
+@EVERY_EXAMPLE
 def test_the_cost_is_computed(folder: Path) -> None:
     page = (folder / "README.md").read_text(encoding="utf-8")
     found = re.search(
