@@ -17,31 +17,25 @@ from botocore.exceptions import (
 )
 from shepherd_core.adapters.aws import AwsFault, classify
 
+# By meaning and by status.
+REFUSALS = {
+    AwsFault.PASSING: {
+        400: ["ThrottlingException", "Throttling", "TooManyUpdates", "RequestTimeout"],
+        429: ["TooManyRequestsException"],
+        500: ["InternalServerError"],
+        503: ["SlowDown"],
+    },
+    AwsFault.ABSENT: {400: ["ParameterNotFound"], 404: ["NoSuchKey", "NoSuchBucket", "404"]},
+    AwsFault.DENIED: {400: ["AccessDeniedException"], 403: ["AccessDenied", "403", "UnauthorizedOperation"]},
+    AwsFault.REFUSED: {400: ["ValidationException", "UnrecognizedClientException"], 403: ["InvalidObjectState"]},
+}
+
 
 @pytest.mark.parametrize(
-    ("status", "code", "meaning"),
-    [
-        (400, "ThrottlingException", AwsFault.PASSING),
-        (400, "Throttling", AwsFault.PASSING),
-        (429, "TooManyRequestsException", AwsFault.PASSING),
-        (400, "TooManyUpdates", AwsFault.PASSING),
-        (400, "RequestTimeout", AwsFault.PASSING),
-        (503, "SlowDown", AwsFault.PASSING),
-        (500, "InternalServerError", AwsFault.PASSING),
-        (400, "ParameterNotFound", AwsFault.ABSENT),
-        (404, "NoSuchKey", AwsFault.ABSENT),
-        (404, "NoSuchBucket", AwsFault.ABSENT),
-        (404, "404", AwsFault.ABSENT),
-        (400, "AccessDeniedException", AwsFault.DENIED),
-        (403, "AccessDenied", AwsFault.DENIED),
-        (403, "403", AwsFault.DENIED),
-        (403, "UnauthorizedOperation", AwsFault.DENIED),
-        (400, "ValidationException", AwsFault.REFUSED),
-        (400, "UnrecognizedClientException", AwsFault.REFUSED),
-        (403, "InvalidObjectState", AwsFault.REFUSED),
-    ],
+    ("meaning", "status", "code"),
+    [(meaning, status, code) for meaning, of in REFUSALS.items() for status in of for code in of[status]],
 )
-def test_a_refusal_means_what_its_code_says(status: int, code: str, meaning: AwsFault) -> None:
+def test_a_refusal_means_what_its_code_says(meaning: AwsFault, status: int, code: str) -> None:
     """SSM answers 400 to nearly everything, so that the status alone says little."""
     error = ClientError(
         {"Error": {"Code": code, "Message": "you sent: hunter2"}, "ResponseMetadata": {"HTTPStatusCode": status}}, "Op"
@@ -63,12 +57,17 @@ def test_a_denial_names_principal_and_action_only() -> None:
 @pytest.mark.parametrize(
     ("error", "meaning", "said"),
     [
-        (EndpointConnectionError(endpoint_url="https://ssm"), AwsFault.PASSING, "EndpointConnectionError"),
-        (ConnectTimeoutError(endpoint_url="https://ssm"), AwsFault.PASSING, "ConnectTimeoutError"),
-        (ReadTimeoutError(endpoint_url="https://ssm"), AwsFault.PASSING, "ReadTimeoutError"),
-        (IncompleteReadError(actual_bytes=1, expected_bytes=2), AwsFault.PASSING, "IncompleteReadError"),
-        (FlexibleChecksumError(error_msg="hunter2"), AwsFault.PASSING, "FlexibleChecksumError"),
-        (KeyError("Parameter"), AwsFault.PASSING, "KeyError"),
+        *(
+            (error, AwsFault.PASSING, type(error).__name__)
+            for error in (
+                EndpointConnectionError(endpoint_url="https://ssm"),
+                ConnectTimeoutError(endpoint_url="https://ssm"),
+                ReadTimeoutError(endpoint_url="https://ssm"),
+                IncompleteReadError(actual_bytes=1, expected_bytes=2),
+                FlexibleChecksumError(error_msg="hunter2"),
+                KeyError("Parameter"),
+            )
+        ),
         (ParamValidationError(report="Value: hunter2"), AwsFault.REFUSED, "ParamValidationError"),
         (NoRegionError(), AwsFault.REFUSED, "no region is set: set AWS_DEFAULT_REGION"),
         (NoCredentialsError(), AwsFault.REFUSED, "no credentials were found: set AWS_PROFILE, or log in"),
