@@ -1,25 +1,17 @@
 """The settings: read from the environment, every fault told at once."""
 
-import inspect
-
 import pytest
 from pydantic_core import PydanticUndefined
 from shepherd_core.domain.errors import ConfigError
 from shepherd_core.settings.base import Settings
-from shepherd_core.settings.functions import bmdb, health, loops, services, shared
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 from shepherd_core.settings.functions.loops import InitializerSettings, ProvisionerSettings, RecovererSettings
+from shepherd_core.settings.functions.specs import FUNCTIONS
 from shepherd_core.settings.providers import BUILT_IN
 from shepherd_core.settings.providers.equinix import EquinixSettings
 from shepherd_core.settings.sources import load
 
-ALL = [
-    settings
-    for module in (bmdb, health, loops, services, shared)
-    for _, settings in inspect.getmembers(module, inspect.isclass)
-    if issubclass(settings, Settings) and settings is not Settings and settings.__module__ == module.__name__
-]
-FIELDS = [(settings, name) for settings in ALL for name in settings.model_fields]
+FIELDS = [(settings, name) for settings in FUNCTIONS.values() for name in settings.model_fields]
 
 RECOVERER = {"BMDB_HOST": "db.example", "PROVIDER": "static"}
 INITIALIZER = {**RECOVERER, "AGENT_ENDPOINT": "https://agents.example"}
