@@ -56,14 +56,10 @@ class Agent:
         return len(self.content)
 
     def open(self) -> BinaryIO:
-        return in_memory(self.content)
-
-
-def in_memory(content: bytes) -> BinaryIO:
-    file = os.fdopen(os.memfd_create("agent"), "w+b")
-    file.write(content)
-    file.seek(0)
-    return file
+        file = os.fdopen(os.memfd_create("agent"), "w+b")
+        file.write(self.content)
+        file.seek(0)
+        return file
 
 
 @pytest.fixture
@@ -226,18 +222,7 @@ def test_an_upload_replaces_the_agent_and_what_was_cut_off(server: SshServer, pa
 
 
 def test_upload_takes_little_memory_whatever_the_size(server: SshServer, path: Path) -> None:
-    size, peaks = 50 * MIB, []
-    pids: list[int] = []
-
-    class Sparse(Agent):
-        @property
-        def size(self) -> int:
-            return size
-
-        def open(self) -> BinaryIO:
-            file = in_memory(self.content)
-            file.truncate(size)
-            return file
+    pids, peaks, agent = list[int](), list[int](), Agent(b"exit 0\n" + bytes(50 * MIB))
 
     def peak(_connection: object, _offset: int) -> None:
         if not pids:
@@ -245,8 +230,8 @@ def test_upload_takes_little_memory_whatever_the_size(server: SshServer, path: P
         peaks.append(processes.peak(pids[-1]))
 
     server.on_input = peak
-    start(server, Sparse(b"exit 0\n"), path)
-    assert path.stat().st_size == size
+    start(server, agent, path)
+    assert path.stat().st_size == agent.size
     assert peaks[-1] - peaks[0] < 2 * MIB
 
 
