@@ -18,7 +18,7 @@ adapter. What a class names in ``lacks`` has no tests in it.
 """
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -146,6 +146,49 @@ class Setup:
                 if getattr(self, name) is _lacking:
                     setattr(self, name, partial(faults.add, rule))
 
+    def unused(self, deadline: Deadline) -> list[Machine]:
+        listing = self.provider.list_machines(deadline)
+        return [each for each in listing if each.availability is not Availability.KNOWN_USED and not each.failed]
+
+    def created(self, deadline: Deadline) -> Machine:
+        """Return the machine with ``TOKEN``, which is for one capacity; create it on the first that is unused."""
+        found = [machine for machine in self.provider.list_machines(deadline) if machine.token == TOKEN]
+        created = found[0] if found else self.provider.create_machine(self.unused(deadline)[0], TOKEN, deadline)
+        self.settle()
+        return created
+
+    @property
+    def actions(self) -> list[Capability]:
+        return [each for each in ACTIONS if each in self.provider.capabilities]
+
+    def interruption(self, action: str) -> Callable[[ProviderId, Permission], None]:
+        return provider_steps(self.provider)[INTERRUPTIONS[Capability(action)]]
+
+    def method(self, action: str) -> Callable[[ProviderId, Deadline], None]:
+        """Return the method for *action*, a ``Capability``; what interrupts a machine is permitted."""
+        if action == Capability.RELEASE:
+            return self.provider.release
+        return lambda provider_id, deadline: self.interruption(action)(provider_id, Permission(deadline))
+
+    def call(self, action: str, deadline: Deadline) -> Callable[[Deadline], Any]:
+        """Return *action*, ready to be called: on a machine that exists, or on capacity that is unused."""
+        if action == "list":
+            return self.provider.list_machines
+        if action == "create":
+            capacity = self.unused(deadline)[-1]
+            return lambda limit: self.provider.create_machine(capacity, TOKEN, limit)
+        method = self.provider.get_machine if action == "get" else self.method(action)
+        created = self.created(deadline)
+        return lambda limit: method(created.provider_id, limit)
+
+    def edge_calls(
+        self, deadline: Deadline, only: Collection[str] | None = None
+    ) -> Iterator[tuple[str, Callable[[Deadline], Any]]]:
+        """Yield what asks the edge, each prepared when it is its turn; creation first, while there is no machine."""
+        for action in (*(("create", "list", "get") if self.lists else ("get",)), *self.actions):
+            if only is None or action in only:
+                yield action, self.call(action, deadline)
+
 
 def context(clock: ManualClock, credential: str) -> ProviderContext:
     """Return what an adapter with this credential gets of its surroundings."""
@@ -201,7 +244,7 @@ class ProviderContract:
     def test_unused_capacity_becomes_one_machine(self, setup: Setup, deadline: Deadline) -> None:
         """A call whose answer was lost is repeated; what is listed as capacity and as a machine would be used twice."""
         setup.settle()
-        before, capacity = _by_capacity(setup.provider.list_machines(deadline)), _unused(setup, deadline)[0]
+        before, capacity = _by_capacity(setup.provider.list_machines(deadline)), setup.unused(deadline)[0]
         created = setup.provider.create_machine(capacity, TOKEN, deadline)
         assert created.provider_id != INVALID
         assert (created.capacity_id, created.availability) == (capacity.capacity_id, Availability.KNOWN_USED)
@@ -224,8 +267,8 @@ class ProviderContract:
     @pytest.mark.needs("tokens")
     def test_a_machine_is_known_by_its_token_and_not_shared(self, setup: Setup, deadline: Deadline) -> None:
         """Its creator may have died before recording it. Two on one capacity would be one machine with two owners."""
-        capacity = _unused(setup, deadline)[0]
-        created = _settled(setup, deadline)
+        capacity = setup.unused(deadline)[0]
+        created = setup.created(deadline)
         with pytest.raises(CapacityTaken):
             setup.provider.create_machine(capacity, OTHER_TOKEN, deadline)
         listing = setup.provider.list_machines(deadline)
@@ -238,7 +281,7 @@ class ProviderContract:
 
     def test_a_removed_key_is_added_again(self, setup: Setup, deadline: Deadline) -> None:
         """A function lives for hours; until its end no machine could be made or reinstalled."""
-        first, second = _unused(setup, deadline)[:2]
+        first, second = setup.unused(deadline)[:2]
         machine = setup.provider.create_machine(first, TOKEN, deadline)
         calls: dict[str, Callable[[], object]] = {
             "create": lambda: setup.provider.create_machine(second, OTHER_TOKEN, deadline),
@@ -258,8 +301,8 @@ class ProviderContract:
         setup.settle()
         before = _by_capacity(setup.provider.list_machines(deadline))
         for odd in map(ProviderId, ODD_IDS):
-            for action in ("get", *_actions(setup)):
-                act = setup.provider.get_machine if action == "get" else _method(setup.provider, action)
+            for action in ("get", *setup.actions):
+                act = setup.provider.get_machine if action == "get" else setup.method(action)
                 if action == Capability.RELEASE:
                     act(odd, deadline)  # what is not there is released already
                 else:
@@ -272,7 +315,7 @@ class ProviderContract:
     @pytest.mark.needs("states")
     def test_an_undocumented_state_is_unknown(self, setup: Setup, deadline: Deadline) -> None:
         """Providers invent new ones; taken for off, gone or failed, a machine that is well would be given up."""
-        created = _settled(setup, deadline)
+        created = setup.created(deadline)
         setup.confuse(created.provider_id)
         listed = _by_capacity(setup.provider.list_machines(deadline))[created.capacity_id]
         for machine in (listed, setup.provider.get_machine(created.provider_id, deadline)):
@@ -284,12 +327,12 @@ class ProviderContract:
 
     def test_a_missing_capability_is_not_supported(self, setup: Setup, deadline: Deadline) -> None:
         """The loops trust the capabilities; a call that did nothing would look like a successful step."""
-        created = _settled(setup, deadline)
+        created = setup.created(deadline)
         before = _by_capacity(setup.provider.list_machines(deadline))
         for capability in ACTIONS:
             if capability not in setup.provider.capabilities:
                 with pytest.raises(NotSupported, match=f"{setup.provider.name} cannot {capability}"):
-                    _method(setup.provider, capability)(created.provider_id, deadline)
+                    setup.method(capability)(created.provider_id, deadline)
         assert _by_capacity(setup.provider.list_machines(deadline)) == before
 
     @pytest.mark.parametrize("action", INTERRUPTIONS)
@@ -301,8 +344,8 @@ class ProviderContract:
 
         A step of several requests must not stop in the middle. A restarted machine comes back as the same one.
         """
-        interrupt = _interruption(setup.provider, action)
-        created = _settled(setup, deadline)
+        interrupt = setup.interruption(action)
+        created = setup.created(deadline)
         before = setup.provider.get_machine(created.provider_id, deadline)
         asked: list[int] = []
         outcomes: list[type[Exception] | None] = [NoLongerDue, None, ProviderRefused]
@@ -342,8 +385,8 @@ class ProviderContract:
         self, setup: Setup, deadline: Deadline, clock: ManualClock, action: Capability
     ) -> None:
         """Taken for not done, it would be done again to a machine that is booting, and never counted."""
-        interrupt = _interruption(setup.provider, action)
-        created = _settled(setup, deadline)
+        interrupt = setup.interruption(action)
+        created = setup.created(deadline)
         # Its clock stands still: each request has a second, whatever a busy computer takes for those before it.
         permission = Permission(Deadline(clock, 1), setup.stall)
         with pytest.raises((ProviderUnavailable, TimeLimitExceeded)):
@@ -353,8 +396,8 @@ class ProviderContract:
     @pytest.mark.needs("release")
     def test_a_released_machine_is_in_use_no_more(self, setup: Setup, deadline: Deadline) -> None:
         """A released machine must not be listed as ours, and a release may be repeated."""
-        release = _method(setup.provider, Capability.RELEASE)
-        created = _settled(setup, deadline)
+        release = setup.method(Capability.RELEASE)
+        created = setup.created(deadline)
         release(created.provider_id, deadline)
         setup.settle()
         release(created.provider_id, deadline)
@@ -365,8 +408,8 @@ class ProviderContract:
 
     def test_nothing_is_done_when_time_or_session_is_over(self, setup: Setup, deadline: Deadline) -> None:
         """A session that is over has lost its machine to another: two would act on one machine."""
-        for actions in (("create",), ("list", "get", *_actions(setup))):
-            calls = {action: _call(setup, action, deadline) for action in actions}
+        for actions in (("create",), ("list", "get", *setup.actions)):
+            calls = {action: setup.call(action, deadline) for action in actions}
             before = _by_capacity(setup.provider.list_machines(deadline))
             for action, call in calls.items():
                 sent = setup.requests()
@@ -393,7 +436,7 @@ class ProviderContract:
         self, setup: Setup, deadline: Deadline, failure: str, errors: Any
     ) -> None:
         """An edge that does not answer is given up in time."""
-        calls = _edge_calls(setup, deadline)
+        calls = dict(setup.edge_calls(deadline))
         getattr(setup, failure)()
         for action, call in calls.items():
             limit = Deadline(SystemClock(), 0.2) if failure == "stall" else deadline
@@ -415,56 +458,6 @@ def _ids(machines: list[Machine]) -> list[ProviderId]:
 
 def _by_capacity(machines: list[Machine]) -> dict[str | None, Machine]:
     return {machine.capacity_id: machine for machine in machines}
-
-
-def _unused(setup: Setup, deadline: Deadline) -> list[Machine]:
-    return [
-        machine
-        for machine in setup.provider.list_machines(deadline)
-        if machine.availability is not Availability.KNOWN_USED and not machine.failed
-    ]
-
-
-def _settled(setup: Setup, deadline: Deadline) -> Machine:
-    """Return the machine with ``TOKEN``, which is for one capacity; create it on the first that is unused."""
-    found = [machine for machine in setup.provider.list_machines(deadline) if machine.token == TOKEN]
-    created = found[0] if found else setup.provider.create_machine(_unused(setup, deadline)[0], TOKEN, deadline)
-    setup.settle()
-    return created
-
-
-def _actions(setup: Setup) -> list[Capability]:
-    return [each for each in ACTIONS if each in setup.provider.capabilities]
-
-
-def _method(provider: Provider, action: str) -> Callable[[ProviderId, Deadline], None]:
-    """Return the method for *action*, a ``Capability``; what interrupts a machine is permitted."""
-    if action == Capability.RELEASE:
-        return provider.release
-    return lambda provider_id, deadline: _interruption(provider, action)(provider_id, Permission(deadline))
-
-
-def _interruption(provider: Provider, action: str) -> Callable[[ProviderId, Permission], None]:
-    return provider_steps(provider)[INTERRUPTIONS[Capability(action)]]
-
-
-def _call(setup: Setup, action: str, deadline: Deadline) -> Callable[[Deadline], object]:
-    """Return *action*, ready to be called: on a machine that exists, or on capacity that is unused."""
-    provider = setup.provider
-    if action == "list":
-        return provider.list_machines
-    if action == "create":
-        capacity = _unused(setup, deadline)[-1]
-        return lambda limit: provider.create_machine(capacity, TOKEN, limit)
-    method = provider.get_machine if action == "get" else _method(setup.provider, action)
-    created = _settled(setup, deadline)
-    return lambda limit: method(created.provider_id, limit)
-
-
-def _edge_calls(setup: Setup, deadline: Deadline) -> dict[str, Callable[[Deadline], object]]:
-    """Return all that asks the edge, ready to be called; creation comes first, while there is no machine."""
-    actions = ("create", "list", "get") if setup.lists else ("get",)
-    return {action: _call(setup, action, deadline) for action in (*actions, *_actions(setup))}
 
 
 def _assert_holds_no_secret(setup: Setup, error: BaseException) -> None:

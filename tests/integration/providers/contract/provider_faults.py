@@ -9,7 +9,7 @@ A test class joins it beside the contract, with the same fixture ``setup``, whos
 """
 
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -32,18 +32,7 @@ from shepherd_core.providers.kit import fields
 from simulator.environment.faults import Cut, Delay, Drop, FakeAnswer, Rule, Scramble, SetValue, Shrink
 from simulator.providers.kit.fault_script import FaultScript
 from tests.conftest import ManualClock
-from tests.integration.providers.contract.provider_contract import (
-    INTERRUPTIONS,
-    TOKEN,
-    Places,
-    Setup,
-    _actions,
-    _by_capacity,
-    _call,
-    _interruption,
-    _settled,
-    _unused,
-)
+from tests.integration.providers.contract.provider_contract import ACTIONS, INTERRUPTIONS, TOKEN, Places, Setup
 
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 
@@ -93,7 +82,8 @@ class ProviderFaults:
         self, setup: Setup, deadline: Deadline, clock: ManualClock, methods: tuple[str, ...]
     ) -> None:
         """By the error, loops decide whether to come back, and whether a machine or an operator is concerned."""
-        for action, call in _calls(setup, deadline, writes=methods == WRITES):
+        changes = {*ACTIONS, *(["create"] if setup.stores_tokens else [])}
+        for action, call in setup.edge_calls(deadline, changes if methods == WRITES else None):
             for status, errors in STATUSES.items():
                 case = f"{action}: {status}"
                 if status == 429 and methods == ("*",) and not setup.says_when:
@@ -114,7 +104,7 @@ class ProviderFaults:
     @pytest.mark.parametrize("fault", LOST, ids=lambda rule: f"{rule.do}-{getattr(rule, 'status', '')}")
     def test_an_unanswered_change_is_known_and_done_once(self, setup: Setup, deadline: Deadline, fault: Rule) -> None:
         """It is unknown then whether it was done: a second machine would be paid for, a second reboot would do harm."""
-        capacity = _unused(setup, deadline)[0]
+        capacity = setup.unused(deadline)[0]
         if setup.stores_tokens:
             _after(setup, fault)
             with pytest.raises(ProviderUnavailable):
@@ -128,7 +118,7 @@ class ProviderFaults:
                 permission = Permission(Deadline(SystemClock(), 60), lambda: _after(setup, fault))
                 already = setup.reboots(machine.provider_id) if setup.reboots else 0
                 with pytest.raises(ProviderUnavailable):
-                    _interruption(setup.provider, action)(machine.provider_id, permission)
+                    setup.interruption(action)(machine.provider_id, permission)
                 assert permission.interrupted, action
                 _faults(setup).clear()
                 setup.settle()
@@ -138,7 +128,7 @@ class ProviderFaults:
     @pytest.mark.needs("tokens")
     def test_a_creation_that_takes_too_long_is_found_again(self, setup: Setup, deadline: Deadline) -> None:
         """A function that is killed meanwhile leaves the same behind."""
-        capacity = _unused(setup, deadline)[0]
+        capacity = setup.unused(deadline)[0]
         _after(setup, Delay(times=0, seconds=60, when="after"))
         with pytest.raises((ProviderUnavailable, TimeLimitExceeded)):
             setup.provider.create_machine(capacity, TOKEN, Deadline(SystemClock(), 1))
@@ -148,7 +138,7 @@ class ProviderFaults:
         assert [each.token for each in setup.provider.list_machines(deadline)].count(TOKEN) == 1
 
     def test_a_hostile_answer_is_no_answer(self, setup: Setup, deadline: Deadline) -> None:
-        for action, call in _calls(setup, deadline, only={"list", "get"}):
+        for action, call in setup.edge_calls(deadline, {"list", "get"}):
             for name, fault in HOSTILE.items():
                 if name != "huge" or action == "get":
                     _faults(setup).add(fault)
@@ -159,7 +149,7 @@ class ProviderFaults:
     def test_a_value_of_another_type_is_a_providers_error(self, setup: Setup, deadline: Deadline) -> None:
         """Wherever it stands: a TypeError would end the loop for all machines. And what is listed can be dialed."""
         odd = [FakeAnswer(times=0, status=200, body=json.dumps(body)) for body in ODD]
-        for action, call in _calls(setup, deadline):
+        for action, call in setup.edge_calls(deadline):
             reads = action in {"get", "list"}
             for fault in [*odd, *(Scramble(times=0, seed=seed) for seed in range(24 * reads))]:
                 _faults(setup).add(fault)
@@ -180,7 +170,7 @@ class ProviderFaults:
     @pytest.mark.needs("places")
     def test_an_address_that_no_machine_can_have_is_never_dialed(self, setup: Setup, deadline: Deadline) -> None:
         """0.0.0.0 is the function itself, and a name would be looked up."""
-        _settled(setup, deadline)
+        setup.created(deadline)
         places = _places(setup)
         for value in NO_ADDRESSES:
             _faults(setup).add(SetValue(path=places.path, times=0, at=places.address, value=value))
@@ -194,7 +184,7 @@ class ProviderFaults:
         """An entry that moves to a page that was read before looks as if it were gone."""
         _faults(setup).add(Shrink(path=_places(setup).path, nth=2))
         found = _outcome("list", setup.provider.list_machines, deadline)
-        assert found is None or set(_by_capacity(found)) == setup.capacity_ids
+        assert found is None or {each.capacity_id for each in found} == setup.capacity_ids
 
 
 def _faults(setup: Setup) -> FaultScript:
@@ -210,20 +200,6 @@ def _places(setup: Setup) -> Places:
 def _after(setup: Setup, fault: Rule) -> None:
     for method in WRITES:
         _faults(setup).add(type(fault)(**{**vars(fault), "method": method}))
-
-
-def _calls(
-    setup: Setup, deadline: Deadline, *, writes: bool = False, only: Collection[str] | None = None
-) -> Iterator[tuple[str, Callable[[Deadline], Any]]]:
-    """
-    Yield what the provider can do at the edge, each prepared when it is its turn; with *writes*, what sends a change.
-
-    Creation comes first, when there is no machine with the token yet.
-    """
-    reads = ["list", "get"] if setup.lists else ["get"]
-    for action in [*(["create"] if setup.stores_tokens else []), *([] if writes else reads), *_actions(setup)]:
-        if only is None or action in only:
-            yield action, _call(setup, action, deadline)
 
 
 def _check(machines: list[Machine]) -> None:
