@@ -13,8 +13,7 @@ from shepherd_core.domain.errors.provider import (
     ProviderUnusable,
 )
 from shepherd_core.providers.kit import paging as kit_paging
-from shepherd_core.providers.kit.auth import Bearer, ClientCredentials
-from shepherd_core.providers.kit.context import ProviderContext
+from shepherd_core.providers.kit.auth import ClientCredentials
 from shepherd_core.providers.kit.dialect import said
 from shepherd_core.providers.kit.http import HttpApi
 from shepherd_core.providers.kit.paging import NextLinks, Offsets, PageNumbers, Paging, listed
@@ -25,7 +24,6 @@ from simulator.providers.kit.machines import Options
 from simulator.providers.kit.oauth2 import OAuth2Api
 from simulator.providers.kit.rest import Call, route
 from tests.conftest import ManualClock
-from tests.support.providers.scripted_http import Answer, Request, scripted_server
 
 SECRET = "a-client:a-secret-that-nobody-may-see"
 IDS = [f"thing-{number}" for number in range(5)]
@@ -99,27 +97,6 @@ def test_a_refused_token_is_an_error_of_the_provider(
         api.get("/things", deadline)
     assert "a-secret" not in str(raised.value)
     assert things.calls["GET", "/things"] == 0
-
-
-def test_a_credential_that_was_replaced_is_read_past_the_cache(clock: ManualClock, deadline: Deadline) -> None:
-    """The cache of secrets is minutes old, and until its end every request would be refused."""
-    stored, cached = ["old"], dict[str, str]()
-    context = ProviderContext(
-        clock=clock,
-        read=lambda _: b"",
-        read_secret=lambda name: cached.setdefault(name, stored[-1]),
-        invalidate_secret=lambda _: cached.clear(),
-        public_key=lambda: "",
-    )
-
-    def answer(request: Request) -> Answer:
-        return Answer(200, b"[]") if request.headers["Authorization"] == f"Bearer {stored[-1]}" else Answer(401)
-
-    with scripted_server(answer) as server:
-        api = HttpApi(server.url, Bearer(context.secret("/token")), clock)
-        for each in ("old", "new"):
-            stored.append(each)
-            assert api.get("/things", deadline) == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The kit's parts that need no API: marks of servers, one login for all requests, our SSH key in a provider's store."""
+"""The kit's parts that need no API: marks of servers, logins, secrets, our SSH key in a provider's store."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -10,10 +10,13 @@ from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import SecretUnavailable, TimeLimitExceeded
 from shepherd_core.domain.errors.provider import ProviderRefused, ProviderUnavailable
 from shepherd_core.providers.kit.auth import Login
+from shepherd_core.providers.kit.context import ProviderContext
 from shepherd_core.providers.kit.hosting import mark_of, read_mark
 from shepherd_core.providers.kit.logins import Logins
 from shepherd_core.providers.kit.registered_key import RegisteredKey, StoredKey
 from shepherd_core.providers.latitude import name_of, token_of
+
+from tests.conftest import ManualClock
 
 OURS = UUID(int=5)
 
@@ -58,6 +61,23 @@ def test_one_login_follows_a_former_one_whoever_asks(deadline: Deadline) -> None
         logins.after(former, deadline)
     assert logins.after(former, deadline) is new
     assert logins.after(former, deadline) is new
+
+
+def test_a_secret_is_read_past_its_cache(clock: ManualClock) -> None:
+    """The cache is minutes old; until its end every request with a credential that was replaced would be refused."""
+    stored, cached = ["old"], dict[str, str]()
+    context = ProviderContext(
+        clock=clock,
+        read=lambda _: b"",
+        read_secret=lambda name: cached.setdefault(name, stored[-1]),
+        invalidate_secret=cached.pop,
+        public_key=lambda: "",
+    )
+    cached["/token"] = "older"
+    read = context.secret("/token")
+    assert read() == "old"
+    stored.append("new")
+    assert read() == "new"
 
 
 BLOB = "AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d"

@@ -115,6 +115,11 @@ class Nodes:
         eventually(self.api.settled)
         return self.provider.get_machine(self.listed()[0].provider_id, self.deadline)
 
+    def patch(self, node: str, **fields: str | None) -> int:
+        """Return the status of an operator's change of these fields, but those that are None."""
+        changes = [{"op": "add", "path": f"/{name}", "value": value} for name, value in fields.items() if value]
+        return operate(self.api, "PATCH", node, changes).status_code
+
 
 @pytest.fixture
 def nodes(api: IronicApi, clock: ManualClock, deadline: Deadline) -> Nodes:
@@ -144,7 +149,7 @@ def test_only_free_nodes_with_trait_and_address_are_capacity(
     fit, untraited, reserved, broken, unreachable = nodes.ids
     for each in set(nodes.ids) - {untraited}:
         operate(api, "PUT", f"{each}/traits/CUSTOM_FLEET").raise_for_status()
-    operate(api, "PATCH", reserved, [{"op": "add", "path": "/instance_uuid", "value": str(uuid4())}]).raise_for_status()
+    assert nodes.patch(reserved, instance_uuid=str(uuid4())) == 200
     operate(api, "PUT", f"{broken}/maintenance", {"reason": "a disk"}).raise_for_status()
     operate(api, "PATCH", unreachable, [{"op": "remove", "path": "/extra/ipv4_address"}]).raise_for_status()
     assert [each.reservation_id for each in nodes.listed()] == [fit]
@@ -167,10 +172,7 @@ def test_a_node_of_another_project_is_no_capacity(
 ) -> None:
     """An administrator is shown the nodes of all projects."""
     nodes = Nodes(api, clock, deadline, project=project)
-    patch = [
-        {"op": "add", "path": f"/{name}", "value": value} for name, value in (("owner", owner), ("lessee", lessee))
-    ]
-    operate(api, "PATCH", nodes.ids[0], [each for each in patch if each["value"]])
+    nodes.patch(nodes.ids[0], owner=owner, lessee=lessee)
     assert [each.reservation_id for each in nodes.listed()] == nodes.ids * offered
 
 
@@ -243,11 +245,10 @@ def test_a_node_that_another_tenant_reserves_first_is_taken(nodes: Nodes) -> Non
     """Between our look at the node and our reservation; Ironic refuses the second instance."""
     capacity = nodes.listed()[0]
     other = str(uuid4())
-    operate(nodes.api, "PATCH", nodes.ids[0], [{"op": "add", "path": "/instance_uuid", "value": other}])
+    nodes.patch(nodes.ids[0], instance_uuid=other)
     with pytest.raises(CapacityTaken, match=other):
         nodes.provider.create_machine(capacity, TOKEN, nodes.deadline)
-    patch = [{"op": "add", "path": "/instance_uuid", "value": str(TOKEN)}]
-    assert operate(nodes.api, "PATCH", nodes.ids[0], patch).status_code == 409
+    assert nodes.patch(nodes.ids[0], instance_uuid=str(TOKEN)) == 409
     assert nodes.listed() == []
 
 
@@ -278,10 +279,8 @@ def test_an_application_credential_becomes_a_token(
     """Its times are by Keystone's clock: only their difference counts. No error shows the secret."""
 
     def answer(request: Request) -> Answer:
-        if json.loads(request.body)["auth"]["identity"]["application_credential"] != {
-            "id": "an-id",
-            "secret": "a-secret",
-        }:
+        given = json.loads(request.body)["auth"]["identity"]["application_credential"]
+        if given != {"id": "an-id", "secret": "a-secret"}:
             return said(401, error={"message": f"requires authentication, and not {request.body!r}"})
         token = {"issued_at": "2026-01-01T00:00:00.000000Z", "expires_at": ends}
         return Answer(201, json.dumps({"token": token}).encode(), {"X-Subject-Token": "a-token"})
