@@ -42,7 +42,7 @@ class HostingContract(ProviderContract, ProviderFaults):
     setup_facts: ClassVar[dict[str, Any]] = {}
     ordered: ClassVar[dict[str, Any]] = {}
     """What the request for a new server must have said."""
-    states: ClassVar[dict[str, tuple[ProviderStatus, str | None] | None]] = {}
+    states: ClassVar[dict[str, tuple[ProviderStatus, str | None] | None]]
     """Status and failure of our server in some states; None: it is not ours any more, and its slot is free."""
     off: str = ""
     """The state of a server that is off, if the API tells that one is."""
@@ -99,12 +99,9 @@ class HostingContract(ProviderContract, ProviderFaults):
         ours = self.ours(setup, deadline).provider_id
         for state, meaning in self.states.items():
             api.change(ours, state=state)
-            listed = setup.provider.list_machines(deadline)
-            found = [(each.status, each.failure) for each in listed if each.token == OURS]
-            assert found == ([] if meaning is None else [meaning]), state
-            assert [each.failed for each in listed if each.token == OURS] == [
-                failure is not None for _, failure in found
-            ]
+            found = [each for each in setup.provider.list_machines(deadline) if each.token == OURS]
+            assert [(each.status, each.failure) for each in found] == ([] if meaning is None else [meaning]), state
+            assert all(each.failed is (each.failure is not None) for each in found), state
             if meaning is None:
                 asked = api.calls.total()
                 setup.provider.release(ours, deadline)

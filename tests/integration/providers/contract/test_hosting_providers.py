@@ -199,6 +199,7 @@ class TestVultr(HostingContract):
     given: ClassVar = {**what, "fleet": "web", "key_name": "shepherd"}
     ordered: ClassVar = {"os_id": 1743}
     tags: ClassVar = ["role=db", "gpu"]
+    states: ClassVar = {"pending": (PROVISIONING, None), "suspended": (ProviderStatus.UNKNOWN, None)}
     spoils = SetValue(path="/bare-metals", times=0, at="meta.total", value=99)
     places = Places(path="/bare-metals", id="bare_metals.*.id", address="bare_metals.*.main_ip")
     setup_facts: ClassVar = {"keyed": ("create",)}
