@@ -120,35 +120,32 @@ def test_all_faults_are_reported_at_once() -> None:
     assert "it must be an object with ID, Addr, Bmc and Credential" in told[6]
 
 
-def test_ids_and_addresses_are_given_once() -> None:
-    """Two entries for one machine would put two agents on it; the other entry's index helps to find it."""
-    entries = [("a", "2001:db8::1"), ("b", "2001:db8:0::1"), ("a", "192.0.2.1")]
-    with pytest.raises(ListingInvalid) as raised:
-        static(json.dumps([{"ID": name, "Addr": address} for name, address in entries]).encode())
-    assert "entry 1: Addr '2001:db8:0::1' is that of entry 0 too" in str(raised.value)
-    assert "entry 2: ID 'a' is that of entry 0 too" in str(raised.value)
-
-
 SYSTEM = GOOD["System"]
+SYSTEMS = ((SYSTEM, SYSTEM), (None, None), (SYSTEM, None), (None, SYSTEM), (SYSTEM, f"{SYSTEM}/"))
+BMCS = ("https://192.0.2.111", "https://192.0.2.111/", "HTTPS://192.0.2.111:443")
+V6 = ("https://[2001:db8::1]", "https://[2001:DB8:0:0::1]:443/")
+OF_ITS_OWN = "Bmc .* is that of entry 0 too; each of them must have a System of its own"
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [(SYSTEM, SYSTEM), (None, None), (SYSTEM, None), (None, SYSTEM), (SYSTEM, f"{SYSTEM}/")]
+    ("one", "other", "words"),
+    [
+        ({"ID": "a"}, {"ID": "a"}, "ID 'a' is that of entry 0 too"),
+        ({"Addr": "2001:db8::1"}, {"Addr": "2001:db8:0::1"}, "Addr '2001:db8:0::1' is that of entry 0 too"),
+        *(({"System": one}, {"Bmc": bmc, "System": other}, OF_ITS_OWN) for bmc in BMCS for one, other in SYSTEMS),
+        ({"Bmc": V6[0], "System": None}, {"Bmc": V6[1]}, OF_ITS_OWN),
+    ],
 )
-@pytest.mark.parametrize("bmc", ["https://192.0.2.111", "https://192.0.2.111/", "HTTPS://192.0.2.111:443"])
-def test_no_two_entries_may_mean_one_system(one: str | None, other: str | None, bmc: str) -> None:
-    entries = {**GOOD, "System": one}, {**LEAST, "Bmc": bmc, "System": other}
-    words = r"entry 1: Bmc .* is that of entry 0 too; each of them must have a System of its own"
-    with pytest.raises(ListingInvalid, match=words):
+def test_no_two_entries_may_mean_one_machine(one: dict[str, Any], other: dict[str, Any], words: str) -> None:
+    """Two entries for one machine would put two agents on it; the other entry's index helps to find it."""
+    entries = {**GOOD, **one}, {**LEAST, **other}
+    with pytest.raises(ListingInvalid, match=f"entry 1: {words}"):
         redfish(*({name: value for name, value in entry.items() if value is not None} for entry in entries))
 
 
 def test_systems_of_one_bmc_are_distinguished() -> None:
-    """A chassis with blades has one BMC for all of them; with two spellings, one machine could be taken for two."""
+    """A chassis with blades has one BMC for all of them."""
     assert len(redfish(GOOD, {**LEAST, "Bmc": GOOD["Bmc"], "System": "/redfish/v1/Systems/2"})) == 2
-    spellings = ("https://[2001:db8::1]", "https://[2001:DB8:0:0::1]:443/")
-    with pytest.raises(ListingInvalid, match=r"is that of entry 0 too"):
-        redfish(*({**LEAST, "ID": bmc, "Addr": f"192.0.2.{len(bmc)}", "Bmc": bmc} for bmc in spellings))
 
 
 # What remains when the end of one entry and the beginning of the next are lost: a machine would vanish.
