@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from shepherd_core.domain.errors.provider import ListingInvalid, ProviderUnavailable
 from shepherd_core.domain.machine import Availability, ProviderStatus
-from shepherd_core.providers.hetzner.objects import HetznerServer, fingerprint, machine, machines, stored_keys
+from shepherd_core.providers.hetzner.objects import HetznerServer, machine, machines, stored_keys
 
-PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d"
 NETWORK = "2001:db8:1::"
 
 
@@ -70,12 +69,6 @@ def test_a_listing_that_is_not_understood_is_none(listed: object, fault: str) ->
     with pytest.raises(ListingInvalid, match=fault) as caught:
         machines("fleet-", listed)
     assert "secret" not in str(caught.value)
-
-
-def test_the_fingerprint_is_the_md5_of_the_key() -> None:
-    """This is how Robot names keys; ``ssh-keygen -l -E md5`` says the same."""
-    assert fingerprint(PUBLIC_KEY) == "e8:58:d4:06:f9:8a:ad:ef:c5:84:d7:88:93:f4:cd:77"
-    assert fingerprint(f"{PUBLIC_KEY} with a comment") == fingerprint(PUBLIC_KEY)
 
 
 @pytest.mark.parametrize("listed", [None, 5, {"key": []}, [{"key": {"name": "no fingerprint"}}], ["key"]])

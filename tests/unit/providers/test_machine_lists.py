@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 from pydantic import ValidationError
+from shepherd_core.adapters.http.bounded_answer import MOST_VALUES
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors.provider import ListingInvalid, MachineNotFound, ProviderRefused
 from shepherd_core.domain.machine import Availability, Machine, ProviderId, ProviderStatus
@@ -155,7 +156,8 @@ RUN_TOGETHER = b'[{"ID": "a", "Addr": "192.0.2.1", "ID": "b"}]'
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        *[(document, "not JSON") for document in (b"", b"{", b"\xff\xfe\xfd", b"[" * 100_000, b"[] []")],
+        *[(document, "not JSON") for document in (b"", b"{", b"\xff", b"[" * 100_000, b"[] []", b"9" * 5_000)],
+        (b"[" + b"{}," * MOST_VALUES + b"{}]", "not JSON"),  # millions of objects would not fit into a function
         *[(document, "it must be a JSON list") for document in (b"{}", b"null", b'{"ID": "a", "Addr": "192.0.2.1"}')],
         *[(document, "must be an object") for document in (b"[null]", b"[1]", b"[[]]", b'["a"]')],
         (RUN_TOGETHER, "entry 0: ID is written more than once"),
