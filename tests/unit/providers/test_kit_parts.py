@@ -70,7 +70,7 @@ def test_a_secret_is_read_past_its_cache(clock: ManualClock) -> None:
         clock=clock,
         read=lambda _: b"",
         read_secret=lambda name: cached.setdefault(name, stored[-1]),
-        invalidate_secret=cached.pop,
+        invalidate_secret=lambda _: cached.clear(),
         public_key=lambda: "",
     )
     cached["/token"] = "older"
