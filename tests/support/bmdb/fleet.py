@@ -19,6 +19,7 @@ from shepherd_core.domain.clock import Clock
 from shepherd_core.domain.machine import Process
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 
+from tests.chaos.invariants import INVARIANTS
 from tests.conftest import ManualClock
 from tests.support import defaults
 from tests.support.bmdb import warm
@@ -44,17 +45,7 @@ LEFT JOIN machine_eligibility e ON e.machine_id = p.machine_id AND e.process = '
 WHERE p.provider = '{provider}' AND p.machine_id NOT IN (SELECT machine_id FROM work)
 ORDER BY e.due_at, p.machine_id
 """
-_CHECKS = {
-    "work without a session": "SELECT session_id FROM work EXCEPT SELECT session_id FROM sessions",
-    "provided and still intended": "TABLE intended INTERSECT TABLE provided",
-    "decommissioned, but not wholly": "SELECT machine_id FROM machine_tombstone INTERSECT TABLE kept",
-}
-_LEAKS = (
-    "WITH provided AS (SELECT machine_id FROM machine_provided), "
-    "intended AS (SELECT machine_id FROM machine_creation_intent), "
-    "kept AS (TABLE provided UNION SELECT machine_id FROM machine_agent_started "
-    "UNION SELECT machine_id FROM machine_agent_heartbeat) "
-) + " UNION ALL ".join(f"SELECT '{what}: ' || x FROM ({query}) AS y (x)" for what, query in _CHECKS.items())
+
 
 
 def administrator(settings: BmdbSettings) -> pg8000.native.Connection:
@@ -75,7 +66,9 @@ class Backends:
         """Return a connection for statements that many tests need, which stay prepared."""
         keeper = administrator(self._settings)
         # The deletions come in any order, because the role has no foreign key checked.
-        keeper.run("SET session_replication_role = replica; SET plan_cache_mode = force_generic_plan")
+        keeper.run(
+            "SET session_replication_role = replica; SET plan_cache_mode = force_generic_plan; SET search_path = public"
+        )
         return keeper
 
     @cached_property
@@ -95,7 +88,7 @@ class Backends:
 
     @cached_property
     def leaks(self) -> pg8000.native.PreparedStatement:
-        return self._keeper.prepare(_LEAKS)
+        return self._keeper.prepare(INVARIANTS["related_rows_come_and_go_together"])
 
     def close(self) -> None:
         warm.end_idle()

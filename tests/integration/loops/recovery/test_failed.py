@@ -140,7 +140,7 @@ def test_what_was_released_counts_in_the_budget(env: Failing) -> None:
     assert len(env.provider.asked) == 2
     env.fleet.sql(
         "WITH gone AS (DELETE FROM machine_provided p USING machine_release r WHERE r.machine_id = p.machine_id "
-        "RETURNING p.*) "
+        "RETURNING p.*), resumed AS (DELETE FROM pauses) "
         "INSERT INTO machine_tombstone (machine_id, how, provider, provider_id, decommissioned_by, reason) "
         "SELECT machine_id, 'Released', provider, provider_id, 'recoverer', '?' FROM gone"
     )
