@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shepherd_core.domain.errors.bmdb import SessionExpired, WorkConflict
+from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process, WorkEvent
 from shepherd_core.settings.functions.specs import PROCESS_OF_LOOP
 
@@ -21,9 +22,9 @@ LOOPS = tuple(PROCESS_OF_LOOP.values())
 
 UNIT = 600
 """Seconds. Everything lasts whole units, so that nothing is just about to happen while a step runs."""
-STARTUP_TIMEOUT_SECONDS = 30 * UNIT
-HEARTBEAT_TIMEOUT_SECONDS = 10 * UNIT
-GRACE_SECONDS = 5 * UNIT
+TIMEOUTS = HealthTimeouts(
+    startup_timeout_seconds=30 * UNIT, heartbeat_timeout_seconds=10 * UNIT, grace_seconds=5 * UNIT
+)
 CREATION_SECONDS = 36 * UNIT
 """How long a new machine may take to get its first agent."""
 HOUR = 3600
@@ -41,7 +42,7 @@ class Machine:
     """One machine, by its facts. It counts as created so long ago that it is due at once."""
 
     location: str | None = None
-    back_by: int = 0
+    back_by: float = 0
     """Until when it has time to get an agent, while it has none."""
     started_at: int | None = None
     """When the present agent was started."""
@@ -53,6 +54,10 @@ class Machine:
     interrupted_at: list[int] = field(default_factory=list)
     """When each step was permitted, or when it is known to have been taken."""
     quarantined: bool = False
+    done: bool = False
+    """It is installed, or has failed for good."""
+    watched: bool = True
+    """Its provider has a Recoverer."""
     backoffs: dict[Process, tuple[int, int | None]] = field(default_factory=dict)
     """For each process: until when, and how many seconds that was; None: after a death."""
     deaths: Counter[Process] = field(default_factory=Counter)
@@ -62,7 +67,7 @@ class Machine:
 
     @property
     def needs(self) -> Process | None:
-        if self.quarantined:
+        if self.quarantined or self.done:
             return None
         return Process.AGENT_START if self.started_at is None else Process.RECOVERY
 
@@ -97,6 +102,7 @@ class Model:
     work: dict[tuple[int, Process], int] = field(default_factory=dict)
     """The session that works on a machine for a process."""
     pauses: list[Pause] = field(default_factory=list)
+    timeouts: HealthTimeouts = TIMEOUTS
 
     # Sessions.
 
@@ -366,7 +372,11 @@ class Model:
         )
 
     def _expect_back(self, machine: Machine) -> None:
-        machine.started_at, machine.heartbeat_at, machine.back_by = None, None, self.now + GRACE_SECONDS
+        machine.started_at, machine.heartbeat_at, machine.back_by = (
+            None,
+            None,
+            self.now + self.timeouts.grace_seconds,
+        )
         machine.backoffs.clear()
         machine.deaths.clear()
 
@@ -375,7 +385,8 @@ class Model:
         return machine.needs is Process.AGENT_START and seconds is not None
 
     def _not_unhealthy(self, machine: Machine) -> bool:
-        timeout = STARTUP_TIMEOUT_SECONDS
+        timeout = self.timeouts.startup_timeout_seconds
         if machine.reported:
-            timeout = max(HEARTBEAT_TIMEOUT_SECONDS, 5 * machine.interval // 2)
-        return self.now - max(machine.started_at or 0, machine.heartbeat_at or 0) < timeout
+            timeout = max(self.timeouts.heartbeat_timeout_seconds, 2.5 * machine.interval)
+        silent = self.now - max(machine.started_at or 0, machine.heartbeat_at or 0)
+        return silent < timeout or not machine.watched

@@ -31,20 +31,17 @@ from shepherd_core.domain.budget import WHOLE_PROVIDER, Budget
 from shepherd_core.domain.errors import HeldBack, NoLongerDue
 from shepherd_core.domain.errors.bmdb import CommitUnknown, SessionExpired, WorkConflict
 from shepherd_core.domain.errors.machine import SshRefused
-from shepherd_core.domain.health import HealthTimeouts
 from shepherd_core.domain.machine import Process, WorkEvent
 from shepherd_core.domain.remediation import REBOOT, NextStep, Step
 from shepherd_core.rules.budget import BudgetLimits, permitted
 
 from tests.conftest import ManualClock
 from tests.integration.bmdb.model import (
-    GRACE_SECONDS,
-    HEARTBEAT_TIMEOUT_SECONDS,
     LOCATION_STEPS,
     LOOPS,
     PROVIDER_STEPS,
-    STARTUP_TIMEOUT_SECONDS,
     STEPS_IN_SIX_HOURS,
+    TIMEOUTS,
     UNIT,
     Model,
     Pause,
@@ -60,11 +57,6 @@ MACHINES = 3
 FUNCTIONS = 2
 HERE = "rack 1"
 
-TIMEOUTS = HealthTimeouts(
-    startup_timeout_seconds=STARTUP_TIMEOUT_SECONDS,
-    heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT_SECONDS,
-    grace_seconds=GRACE_SECONDS,
-)
 SESSION_SECONDS = 20 * UNIT
 SETTLE_SECONDS = 2 * UNIT
 WAIT_FOR_BUDGET = UNIT
@@ -715,7 +707,7 @@ def _end(session: Session, works: list[work.Work], how: str) -> set[UUID]:
         return (
             work.finish_agent_start(session, {held: work.AgentStarted(bytes(32), None) for held in works})
             if process is Process.AGENT_START
-            else finish_recovery(session, works, SETTLE_SECONDS, GRACE_SECONDS)
+            else finish_recovery(session, works, SETTLE_SECONDS, TIMEOUTS.grace_seconds)
         )
     return remediation.quarantine(session, dict.fromkeys(works, "enough"))
 

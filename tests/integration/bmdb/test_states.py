@@ -24,7 +24,7 @@ from shepherd_core.domain.states import State
 
 from shepherdctl.descriptions.state import Observer, with_pauses
 from tests.conftest import ManualClock
-from tests.support.bmdb.combinations import COMBINATIONS, Combination, drawn, plant
+from tests.integration.bmdb.combinations import COMBINATIONS, Combination, drawn, plant
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 from tests.support.bmdb.work_ends import finish_recovery
 

@@ -9,13 +9,12 @@ import pytest
 from shepherd_core.bmdb.recovery import explain
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.states import State
 from shepherd_core.loops.claims import Claims
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
+from tests.integration.bmdb.combinations import COMBINATIONS, plant
 from tests.integration.loops.test_control_loop import FakeLoop, Runner
-from tests.support.bmdb.combinations import COMBINATIONS, plant
 from tests.support.bmdb.fleet import PROVIDER, Fleet, ids
 from tests.support.bmdb.recovery import RecoveryEnvironment
 
@@ -49,16 +48,16 @@ def plant_all(fleet: Fleet, process: Process) -> dict[UUID, bool]:
     combinations = [each for each in COMBINATIONS if each.provider == PROVIDER and each.provided and not each.gone]
     session = fleet.open_session()
     ready = {}
-    planted = zip(plant(fleet, combinations).items(), combinations, cycle(KEEPING), strict=False)
-    for (machine_id, state), facts, (text, kept_from) in planted:
+    planted = zip(plant(fleet, combinations), combinations, cycle(KEEPING), strict=False)
+    for machine_id, facts, (text, kept_from) in planted:
         values = {":id": machine_id, ":process": process, ":session": session.session_id}
         for name, value in values.items():
             text = text.replace(name, f"'{value}'")  # noqa: PLW2901
         fleet.sql(text)
-        # Those without an agent that were heard have a grace, which is over.
-        overdue = state is State.NEEDS_AGENT and facts.heard is not None and "'ShepherdAgentStart'" in text
-        needed = {State.NEEDS_AGENT: {START}, State.UNHEALTHY: {RECOVER}}.get(state, set())
-        ready[machine_id] = process in (BOTH if overdue else needed) - kept_from
+        model = facts.model()
+        if "work_backoff" in text and START in text:  # an agent start has failed
+            model.machines[0].backoffs[START] = (model.now, 60)
+        ready[machine_id] = model.obstacle(0, process) is None and process not in kept_from
     return ready
 
 

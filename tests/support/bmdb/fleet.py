@@ -47,7 +47,6 @@ ORDER BY e.due_at, p.machine_id
 """
 
 
-
 def administrator(settings: BmdbSettings) -> pg8000.native.Connection:
     socket = f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}"
     # To a Unix socket, where the driver would ask for encryption and first read all authorities of the system.

@@ -10,13 +10,16 @@ from typing import NamedTuple
 from uuid import UUID, uuid4
 
 from shepherd_core.bmdb.wire import server
+from shepherd_core.domain.machine import Process
 from shepherd_core.domain.states import State
 
+from tests.integration.bmdb.model import Machine, Model
 from tests.support import defaults
 from tests.support.bmdb.fleet import PROVIDER, Fleet
 
 UNWATCHED = "equinix"
 """A provider without a policy."""
+NOW = 10_000
 
 
 class Combination(NamedTuple):
@@ -34,21 +37,38 @@ class Combination(NamedTuple):
     failed: bool = False
     """For good, as the provider says."""
 
+    @property
+    def installed(self) -> bool:
+        requested, reported, result = self.installation
+        return requested == reported and result == "Success"
+
+    def model(self) -> Model:
+        """Return a model of this machine, which knows whether it may be claimed."""
+        heard = self.heard is not None and (self.started is None or self.heard <= self.started)
+        machine = Machine(
+            back_by=NOW if heard else NOW + 1,  # what deletes an agent and leaves its heartbeat gives a grace
+            started_at=None if self.started is None else NOW - self.started,
+            heartbeat_at=NOW - (self.heard or 0) if heard else None,
+            interval=self.interval,
+            quarantined=self.quarantined,
+            done=self.installed or (self.failed and self.started is None),
+            watched=self.provider != UNWATCHED,
+        )
+        return Model(NOW, [machine], timeouts=defaults.HEALTH)
+
     def state(self) -> State:
-        requested, installed, result = self.installation
+        model = self.model()
         if not self.provided:
             return self.gone or State.CREATING
         if self.quarantined:
             return State.QUARANTINED
-        if requested == installed and result == "Success":
-            return State.INSTALLED
+        if model.machines[0].done:
+            return State.INSTALLED if self.installed else State.FAILED
         if self.started is None:
-            return State.FAILED if self.failed else State.NEEDS_AGENT
-        silent, timeout, state = self.started, defaults.HEALTH.startup_timeout_seconds, State.STARTING
-        if self.heard is not None and self.heard <= self.started:
-            silent, state = self.heard, State.RUNNING
-            timeout = max(defaults.HEALTH.heartbeat_timeout_seconds, 2.5 * self.interval)
-        return State.UNHEALTHY if silent >= timeout and self.provider != UNWATCHED else state
+            return State.NEEDS_AGENT
+        if model.obstacle(0, Process.RECOVERY) is None:
+            return State.UNHEALTHY
+        return State.RUNNING if model.machines[0].reported else State.STARTING
 
     def rows(self, machine_id: UUID, now: datetime) -> dict[str, str | None]:
         """Return the values of its row in each table; None: it has no such row."""
@@ -67,7 +87,6 @@ class Combination(NamedTuple):
             "machine_os_installation_report": reported and f", {reported}, '{result}', ''",
             "machine_agent_started": started and f", '{started}', decode(repeat('5e', 32), 'hex')",
             "machine_agent_heartbeat": heard and f", '{heard}', 0, '{heard}', {self.interval}",
-            # What deletes an agent and leaves its heartbeat gives the machine a grace.
             "machine_grace": ", now(), now()" if heard and not started else None,
         }
         return {table: None if values is None else f"('{machine_id}'{values})" for table, values in found.items()}
