@@ -22,6 +22,7 @@ from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.work import history
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.errors import SourceMissing
 from shepherd_core.domain.machine import Machine, ProviderId
 from shepherd_core.domain.pb.agent_pb2 import TakeoverResponse
 from shepherd_core.loops import runner
@@ -337,6 +338,13 @@ def test_every_failure_of_ssh_is_recorded_by_name(env: InitializerSetup) -> None
     }
     for cause, machine_id in machines.items():
         assert (env.show(machine_id).agent_started_at is not None) == (cause == "Finished")
+
+
+def test_without_an_agent_to_start_no_machine_fails(env: InitializerSetup) -> None:
+    machine_id, _ = env.machine()
+    with pytest.raises(SourceMissing):
+        env.run(agent=Path("/nowhere"))
+    assert env.fleet.events(machine_id) == ["Started", "Canceled"]
 
 
 def test_an_agent_has_its_own_time_to_answer(env: InitializerSetup, script: Callable[[str], Path]) -> None:

@@ -9,13 +9,14 @@ from shepherd_core.bmdb.listings.provider_facts import CHUNK
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors.bmdb import SessionExpired
+from shepherd_core.domain.errors.provider import ProviderUnusable
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.provider import Provider
 from shepherd_core.loops.updater import Updater
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock, log_lines
-from tests.support.bmdb.capacity import Killed
+from tests.support.bmdb.capacity import Killed, failing
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 from tests.support.bmdb.listings import UP, Listed, Watched, facts, name_of, plant, record, rows
 
@@ -294,6 +295,16 @@ def test_the_next_invocation_continues_after_a_timeout(
     assert listed_ago(fleet) is None
     assert counted(run(listed)) == {"updated": MANY - 2 * CHUNK}
     assert listed_ago(fleet) is not None
+
+
+def test_a_listing_that_fails_is_raised_and_changes_nothing(fleet: Fleet, listed: Listed, run: Run) -> None:
+    (machine_id,) = plant(fleet, listed, 1)
+    listed.meanwhile = failing(ProviderUnusable("401"))
+    with pytest.raises(ProviderUnusable):
+        run(listed)
+    assert facts(fleet, machine_id) == [None] * 4
+    run(listed)
+    assert facts(fleet, machine_id) == UP
 
 
 def test_a_machine_gone_from_the_bmdb_is_passed_over(fleet: Fleet, listed: Listed, run: Run) -> None:

@@ -13,7 +13,13 @@ import pytest
 from shepherd_core.adapters.http.bounded_answer import LONGEST_ANSWER
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import SecretMissing, SecretUnavailable, ShepherdError, TimeLimitExceeded
-from shepherd_core.domain.errors.provider import MachineNotFound, ProviderError, ProviderRefused, ProviderUnavailable
+from shepherd_core.domain.errors.provider import (
+    MachineNotFound,
+    ProviderError,
+    ProviderRefused,
+    ProviderUnavailable,
+    ProviderUnusable,
+)
 from shepherd_core.providers.kit.auth import Basic, Header
 from shepherd_core.providers.kit.dialect import Dialect
 from shepherd_core.providers.kit.http import TEXT_LENGTH, TRIES, HttpApi
@@ -207,12 +213,12 @@ def test_a_replaced_credential_is_taken_up(script: Script, clock: ManualClock, d
 
 @pytest.mark.parametrize(
     ("raised", "expected"),
-    [(SecretUnavailable("later"), ProviderUnavailable), (SecretMissing("gone"), ProviderRefused)],
+    [(SecretUnavailable("later"), ProviderUnavailable), (SecretMissing("gone"), ProviderUnusable)],
 )
 def test_an_unreadable_credential_is_an_error_of_the_provider(
     raised: ShepherdError, expected: type[ProviderError], script: Script, clock: ManualClock, deadline: Deadline
 ) -> None:
-    """Callers handle the errors that a provider may raise, and no others."""
+    """Callers handle the errors that a provider may raise, and no others; one that we lack blames no machine."""
 
     def ask() -> str:
         raise raised

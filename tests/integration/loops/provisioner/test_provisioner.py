@@ -291,6 +291,15 @@ def test_a_permission_that_we_lack_penalizes_no_capacity(fleet: Fleet, edge: Edg
     assert run(edge, max_machines=max_machines)[Metric.CREATED] == (max_machines or 3)
 
 
+@pytest.mark.parametrize("call", ["list_machines", "create_machine"])
+def test_a_provider_that_refuses_us_ends_the_invocation(fleet: Fleet, edge: Edge, run: Run, call: str) -> None:
+    edge.before[call] = failing(ProviderUnusable("401"), times=0)
+    with pytest.raises(ProviderUnusable, match="401"):
+        run(edge)
+    assert (intents(fleet), penalties(fleet)) == ([], {})
+    assert edge.calls["create_machine"] == (call == "create_machine")
+
+
 def test_a_pause_stops_a_running_invocation(
     fleet: Fleet, cloud: Cloud, edge: Edge, run: Run, clock: ManualClock
 ) -> None:
