@@ -24,7 +24,6 @@ PARTS = {
     "model": ["integration/bmdb/test_model.py::test_the_bmdb_does_what_its_model_does"],
     "concurrent": ["integration/chaos/test_concurrent_invocations.py"],
     "samples": [
-        "integration/chaos/test_faults_matrix.py",
         "integration/transactions/test_locks.py::test_the_second_writer_sees_the_change_of_the_first",
         "integration/chaos/test_lost_heartbeats.py::test_large_fleets_keep_the_same_rules",
         "acceptance/test_demo.py::test_the_demo_creates_machines_at_a_provider",

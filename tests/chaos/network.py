@@ -16,18 +16,21 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from shepherd_core.bmdb.wire.driver import TimeLimits
+from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.telemetry import Metric
 
 from tests.chaos.crash_points import Context
 from tests.chaos.explore import Explored, converge
-from tests.chaos.faults.fault import FaultyScenario, SkippingClock, cold
 from tests.chaos.invariants import violations
-from tests.chaos.stage.environment import Environment
+from tests.chaos.scenarios.loops import AgentStarts, Provisioning, Updates
+from tests.chaos.scenarios.recoveries import Recoveries
+from tests.chaos.stage.environment import Access, Environment
 from tests.support.bmdb.breaking_connection import HOW, WHERE, Break, How, Proxy
 from tests.support.bmdb.capacity import provided
 
 Link = Literal["database", "provider", "ssh"]
+FaultyScenario = Provisioning | Recoveries | AgentStarts | Updates
 
 DATABASE_SECONDS = 0.5
 """Timeout of a connection to the database, and of each statement."""
@@ -37,6 +40,32 @@ MACHINE_SECONDS = 2.0
 DELAY_SECONDS = 0.003
 _FAR = "127.43.0.1"
 """The address of the proxy to a machine's SSH."""
+
+
+class FewRecoveries(Recoveries):
+    """The Recoverer's scenario with a smaller fleet, since it runs many times."""
+
+    at_once = 16
+
+    def arrange(self) -> Environment:
+        environment = Environment(self._fleet)
+        self._unhealthy = environment.unhealthy(2)
+        environment.add_healthy(1)
+        environment.paused()
+        return environment
+
+
+class SkippingClock(SystemClock):
+    """The real time, but ``sleep`` returns at once and moves the clock ahead."""
+
+    def __init__(self) -> None:
+        self._skipped = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self._skipped
+
+    def sleep(self, seconds: float) -> None:
+        self._skipped += max(0.0, seconds)
 
 
 def explore(scenario: FaultyScenario, link: Link, *, sample: Random | None, stalls: bool) -> Explored:
@@ -83,7 +112,7 @@ def _broken(scenario: FaultyScenario, link: Link, explored: Explored, place: Bre
             return False
         explored.breaks.append(place)
         # The network works again, but stalled connections stay stalled: the server does not learn of their end.
-        scenario.access = cold()
+        scenario.access = Access(limits=TimeLimits())
         wrong = violations(environment) + converge(scenario, environment, explored)
         explored.broken += [f"{where}: {each}" for each in wrong]
     return True
@@ -158,7 +187,7 @@ def _between(
     scenario: FaultyScenario, link: Link, environment: Environment, *, patient: bool = False
 ) -> Iterator[Proxy]:
     """Put a proxy into *link*, and close everything at the end. Unless *patient*, timeouts are short."""
-    access = scenario.access = cold()
+    access = scenario.access = Access(limits=TimeLimits())
     named: dict[str, Any] = {}
     bmdb = environment.fleet.settings
     target: Path | tuple[str, int] = Path(bmdb.bmdb_host) / f".s.PGSQL.{bmdb.bmdb_port}"
@@ -167,7 +196,7 @@ def _between(
         target = str(url.hostname), int(url.port or 0)
     elif link == "ssh":
         assert environment.pool is not None
-        name, port = environment.pool.names()[0], environment.pool.port
+        name, port = environment.pool.names()[-1], environment.pool.port
         target, named = (environment.pool.address(name), port), {"address": _FAR, "port": port}
         access.addresses[name] = _FAR
     with Proxy(target, speaks_sql=link == "database", **named) as proxy:

@@ -2,7 +2,6 @@
 
 import re
 import tomllib
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -21,9 +20,6 @@ from agent.shepherd_agent.installation import installer
 from agent.shepherd_agent.reports import interval
 from shepherdctl.descriptions import settings_table
 from shepherdctl.descriptions.cures import CURES
-from tests.chaos.faults.at_machines import MACHINES
-from tests.chaos.faults.at_provider import PROVIDER
-from tests.chaos.faults.at_services import AWS, DATABASE
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -166,16 +162,3 @@ def test_the_readme_of_shared_pieces_names_each_of_them() -> None:
     folder = ROOT / "tests" / "support"
     named = re.findall(r"\]\((\w+(?:/\w+)?\.py)\)", (folder / "README.md").read_text())
     assert set(named) == {str(path.relative_to(folder)) for path in folder.rglob("*.py")}
-
-
-def test_the_page_lists_every_fault_that_is_tried() -> None:
-    """A row that is lost from the tables of faults would be missed by nobody."""
-    tried = Counter((fault.loop, fault.name) for fault in (*PROVIDER, *AWS, *DATABASE))
-    tried.update(("initializer", fault.name) for fault in MACHINES)
-    listed: dict[str, list[str]] = {}
-    for (loop, name), times in tried.items():
-        listed.setdefault(loop, []).append(name if times == 1 else f"{name} ({times})")
-    page = (ROOT / "docs" / "evidence.md").read_text()
-    table = page.partition("<!-- faults: begin -->\n")[2].partition("<!-- faults: end -->")[0]
-    rows = [f"| {loop} | {', '.join(sorted(listed[loop]))} |\n" for loop in sorted(listed)]
-    assert table == "| loop | faults |\n|---|---|\n" + "".join(rows)

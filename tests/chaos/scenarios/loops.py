@@ -8,7 +8,6 @@ does, so that no state in memory passes from one tick to the next.
 import functools
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Protocol
@@ -18,7 +17,6 @@ import requests
 from shepherd_core.adapters.agent_file import OperatorsAgent
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.agent.endpoint import AgentRequest
-from shepherd_core.agent.takeover import AgentBinary
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.domain.clock import Clock, Deadline
@@ -62,21 +60,19 @@ from tests.support.waiting import eventually
 
 AGENT = """\
 #!/usr/bin/env python3
-import os, sys, time
+import os, sys
 
 def field(number, content):
     return bytes([number << 3 | 2, len(content)]) + content
 
 init = sys.stdin.buffer.read()
 here = os.path.dirname(os.path.realpath(sys.argv[0]))
-if os.path.exists(f"{here}/mood"):
-    exec(open(f"{here}/mood").read())
 key = os.urandom(32)
 with open(f"{here}/last-key", "w") as file:
     file.write(key.hex())
 sys.stdout.buffer.write(field(1, field(1, init) + field(2, key)))
 """
-"""An agent that answers, writes the key of its answer to its disk, and exits; before, it does what ``mood`` says."""
+"""An agent that answers, writes the key of its answer to its disk, and exits."""
 
 
 class Scenario(Protocol):
@@ -181,24 +177,17 @@ class AgentStarts:
 
     def tick(self, environment: Environment, points: Context) -> Mapping[Metric, float]:
         access = self.access
-        dialer = SshDialer(self._key, "root", self._pool.port, connect_timeout=access.connect_seconds)
+        dialer = SshDialer(self._key, "root", self._pool.port, connect_timeout=5)
         loop = Initializer(
             StaticProvider(lambda: self._listing().encode()),
             points.stepped(dialer),
-            self._fetch,
-            replace(START, answer_seconds=access.answer_seconds),
+            lambda: (OperatorsAgent(str(self._agent)).fetch(), b""),
+            START,
         )
         connection = access.connect(environment)
         result = run(loop, PROVIDER, connection, points.clock, self.at_once, access.machine_seconds)
-        self._free_disk()
-        return result
-
-    def _free_disk(self) -> None:
         self._pool.free_disk(self._pool.names()[0])
-
-    def _fetch(self) -> tuple[AgentBinary, bytes]:
-        self.access.prepare()
-        return OperatorsAgent(self.access.agent_source or str(self._agent)).fetch(), b""
+        return result
 
     def missing(self, environment: Environment) -> list[str]:
         found = []

@@ -207,25 +207,17 @@ class Access:
     """None: the fleet's database, without a proxy."""
     api_url: str | None = None
     """None: the URL of the environment's provider."""
-    api_key: Callable[[], str] = lambda: API_KEY
     addresses: dict[str, str] = field(default_factory=dict)
     """Addresses that replace the real ones, by machine name."""
-    agent_source: str | None = None
-    """None: the scenario's agent."""
-    prepare: Callable[[], object] = lambda: None
-    """Called by the Initializer before anything else, once a machine is due."""
-    password: Callable[[], str] | None = None
     limits: TimeLimits | None = None
     """None: a connection whose server process has served others."""
     machine_seconds: float = MACHINE_SECONDS
-    answer_seconds: float = START.answer_seconds
-    connect_seconds: float = 5.0
 
     def connect(self, environment: Environment) -> Connection:
         if self.limits is None:
             return environment.connect()
         settings = self.bmdb or environment.fleet.settings
-        connection = Connection(settings, self.password, environment.clock, limits=self.limits)
+        connection = Connection(settings, None, environment.clock, limits=self.limits)
         environment.fleet._connections.append(connection)
         return connection
 
@@ -233,7 +225,7 @@ class Access:
         settings = equinix_settings(environment.api)
         if self.api_url is not None:
             settings = settings.model_copy(update={"api_url": self.api_url})
-        return Answering(settings, self.api_key, lambda: PUBLIC_KEY, clock)
+        return Answering(settings, lambda: API_KEY, lambda: PUBLIC_KEY, clock)
 
 
 def provision(provider: Provider, connection: Connection, clock: Clock, limit: int) -> Mapping[Metric, float]:

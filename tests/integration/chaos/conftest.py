@@ -4,18 +4,13 @@ import gc
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from shepherd_core.adapters import ssh_keys
 
 from simulator.machines.pool import MachinePool
 from tests.chaos.explore import Explored
-from tests.chaos.faults.fault import AgentStarts, FaultyScenario, Recoveries, Updates
 from tests.chaos.sample import SECONDS, SEED
-from tests.chaos.scenarios.loops import Provisioning
-from tests.support.bmdb.fleet import Fleet
 from tests.support.waiting import eventually
 
 Check = Callable[[Explored], None]
@@ -46,30 +41,12 @@ def check(record_property: Callable[[str, object], None]) -> Check:
     return check
 
 
-@contextmanager
-def rack(folder: Path, count: int) -> Iterator[tuple[MachinePool, str]]:
-    """Yield so many machines that are up, and the private key for them."""
-    private_key = ssh_keys.generate()
-    with MachinePool(folder / "pool", 0, boot_seconds=0) as pool:
-        for number in range(count):
-            pool.rack(f"machine-{number}", ssh_keys.public_line(private_key))
-        eventually(lambda: {pool.state(name) for name in pool.names()} == {"Up"})
-        yield pool, private_key
-
-
 @pytest.fixture(scope="module")
 def racked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MachinePool, str]]:
-    with rack(tmp_path_factory.mktemp("pool"), 2) as racked:
-        yield racked
-
-
-@pytest.fixture
-def faulty(real_time: Fleet, racked: tuple[MachinePool, str], tmp_path: Path) -> Callable[[str], FaultyScenario]:
-    """Return what makes the scenario for the faults of a loop."""
-    made: dict[str, Callable[[], FaultyScenario]] = {
-        "provisioner": lambda: Provisioning(real_time),
-        "initializer": lambda: AgentStarts(real_time, *racked, tmp_path),
-        "recoverer": lambda: Recoveries(real_time),
-        "updater": lambda: Updates(real_time),
-    }
-    return lambda loop: made[loop]()
+    """Yield two machines that are up, and the private key for them."""
+    private_key = ssh_keys.generate()
+    with MachinePool(tmp_path_factory.mktemp("pool"), 0, boot_seconds=0) as pool:
+        for name in ("machine-0", "machine-1"):
+            pool.rack(name, ssh_keys.public_line(private_key))
+        eventually(lambda: {pool.state(name) for name in pool.names()} == {"Up"})
+        yield pool, private_key

@@ -5,14 +5,16 @@ One exchange for each place is tried here, and all of them by ``make chaos``. ``
 """
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.domain.errors.bmdb import CommitUnknown
 
-from tests.chaos.faults.fault import FaultyScenario
-from tests.chaos.faults.network import Link, explore, slowly
+from simulator.machines.pool import MachinePool
+from tests.chaos.network import FaultyScenario, FewRecoveries, Link, explore, slowly
 from tests.chaos.sample import SECONDS, SEED, WHOLE, chance, drawn
+from tests.chaos.scenarios.loops import AgentStarts, Provisioning, Updates
 from tests.integration.chaos.conftest import Check
 from tests.support.bmdb.breaking_connection import WHERE, Break, BreakingConnection
 from tests.support.bmdb.fleet import Fleet
@@ -32,6 +34,19 @@ _LINKS: list[tuple[str, Link]] = [
     ("updater", "provider"),
     ("initializer", "ssh"),
 ]
+
+
+@pytest.fixture
+def faulty(real_time: Fleet, racked: tuple[MachinePool, str], tmp_path: Path) -> Callable[[str], FaultyScenario]:
+    """Return what makes the scenario of a loop."""
+    made: dict[str, Callable[[], FaultyScenario]] = {
+        "provisioner": lambda: Provisioning(real_time),
+        "initializer": lambda: AgentStarts(real_time, *racked, tmp_path),
+        "recoverer": lambda: FewRecoveries(real_time),
+        "updater": lambda: Updates(real_time),
+    }
+    return lambda loop: made[loop]()
+
 
 every_link = pytest.mark.parametrize(("loop", "link"), _LINKS, ids=map(", ".join, _LINKS))
 
