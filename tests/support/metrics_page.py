@@ -1,5 +1,6 @@
 """The tables of docs/metrics.md."""
 
+import re
 from pathlib import Path
 
 from shepherd_core.settings.functions.specs import LOOPS
@@ -9,9 +10,10 @@ PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="u
 
 def documented(section: str) -> dict[str, list[str]]:
     """Return the rows of a section's table by their first cells."""
-    text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:3] == "| `"]
-    return {row[0].strip("`"): row[1:] for row in rows}
+    text = re.split(r"\n##+ ", PAGE.partition(f"# {section}\n")[2])[0]
+    rows = [re.split(r"(?<!\\)\|", line.strip("|")) for line in text.splitlines() if line.startswith("| ")]
+    cells = [[cell.strip().replace("\\|", "|") for cell in row] for row in rows[1:]]
+    return {row[0].strip("`"): row[1:] for row in cells}
 
 
 def loops_of(column: str) -> set[str]:

@@ -27,7 +27,7 @@ from tests.support.deployment.deployments import (
     source,
     stack_of,
 )
-from tests.support.metrics_page import PAGE, documented, loops_of
+from tests.support.metrics_page import documented, loops_of
 
 
 def alarms(**answers: str) -> dict[str, dict[str, Any]]:
@@ -138,16 +138,10 @@ def test_the_page_says_what_is_a_metric_in_cloudwatch() -> None:
     }
 
 
-def tables_of(section: str) -> list[list[str]]:
-    text = PAGE.partition(f"\n### {section}\n")[2].partition("\n##")[0]
-    rows = [re.split(r"(?<!\\)\|", line.strip("|")) for line in text.splitlines() if line.startswith("| ")]
-    return [[cell.strip().strip("`").replace("\\|", "|") for cell in row[1:]] for row in rows[1:]]
-
-
 def test_log_queries_ask_for_what_a_loop_counts() -> None:
     """Logs Insights shows nothing for a wrong name; a function of the wrong loop counts something else."""
     loops = {name: loops_of(row[0]) for name, row in documented("Metrics").items()}
-    queries = [row[1] for row in tables_of("Counts over time")]
+    queries = [query for _, query in documented("Counts over time").values()]
     queries += [widget["properties"]["query"] for widget in dashboard() if widget["type"] == "log"]
     of_loops = [query for query in queries if "message = 'counts'" in query.replace('"', "'")]
     assert len(of_loops) >= 9

@@ -2,7 +2,6 @@
 
 import json
 import re
-from typing import Any
 
 import pytest
 
@@ -20,7 +19,7 @@ from tests.support.deployment.deployments import (
     source,
     stack_of,
 )
-from tests.support.deployment.iam import allows
+from tests.support.deployment.iam import allows, listed
 from tests.support.deployment.people import PEOPLE, own_statements, stack, statements
 
 _LONGEST = 6_144
@@ -60,7 +59,7 @@ def test_an_administrator_may_do_what_cloudformation_does_for_one(deployment: di
     resources = stack_of(deployment).resources.values()
     kinds = {each["Type"] for each in resources if not each["Type"].startswith(("Custom::", "AWS::Serverless::"))}
     assert len(kinds) > len(NAMED)
-    patterns = [each for statement in allowed for each in _listed(statement["Action"])]
+    patterns = [each for statement in allowed for each in listed(statement["Action"])]
     for kind in kinds:
         for action in asked_by_cloudformation(kind):
             assert any(re.fullmatch(each.replace("*", ".*"), action) for each in patterns), (kind, action)
@@ -70,18 +69,14 @@ def test_an_administrator_may_do_what_cloudformation_does_for_one(deployment: di
                 assert allows(allowed, action, f"arn:aws:{arn}{each['Properties'][name]}")
 
 
-def _listed(value: Any) -> list[str]:
-    return [value] if isinstance(value, str) else value
-
-
 @pytest.mark.parametrize("deployment", EACH, ids=lambda each: each.get("Provider"))
 def test_an_operator_may_ask_the_provider_as_the_loops_do(deployment: dict[str, str]) -> None:
     provider = deployment.get("Provider", "static")
     allowed = statements(Person.OPERATOR, Provider=provider, Bucket=STATIC["Bucket"])
     policy = stack_of(deployment).resources["ProviderPolicy"]["Properties"]["PolicyDocument"]
     for statement in policy["Statement"]:
-        for action in _listed(statement["Action"]):
-            for resource in _listed(statement["Resource"]):
+        for action in listed(statement["Action"]):
+            for resource in listed(statement["Resource"]):
                 assert allows(allowed, action, resource, aws_RequestedRegion=PSEUDO["AWS::Region"])
 
 
@@ -97,7 +92,7 @@ def test_nobody_may_more_than_their_kind() -> None:
     """But for the password of the database user who may change nothing, no reader reads a secret."""
     reader, operator, administrator = (statements(person) for person in PEOPLE)
     assert {each["Effect"] for each in administrator} == {"Allow"}, "so that the policies add up"
-    actions = {action for each in operator for action in _listed(each["Action"])}
+    actions = {action for each in operator for action in listed(each["Action"])}
     writes = {action for action in actions if not action.startswith("ec2:")}
     assert writes == {"logs:FilterLogEvents", "s3:GetObject", "ssm:GetParameter"}
     for name in ("ssh-key", "ssh-key.previous", "bmdb-password", "bmdb-password-operator", "bmdb-password-recoverer"):

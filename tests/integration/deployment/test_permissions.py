@@ -57,7 +57,7 @@ from tests.support.deployment.deployments import (
     deployed_name,
     stack_of,
 )
-from tests.support.deployment.iam import allows
+from tests.support.deployment.iam import allows, listed
 from tests.support.providers.ec2_api import moto_ec2
 from tests.support.providers.scripted_http import Answer, Script, scripted_server
 
@@ -212,9 +212,7 @@ def test_a_role_may_do_exactly_what_the_table_says(function: str, provider: str,
     allowed: Permissions = set()
     for statement in whole(provider, how).statements(function):
         assert statement["Effect"] == "Allow"
-        actions, resources = (
-            {each} if isinstance(each, str) else set(each) for each in (statement["Action"], statement["Resource"])
-        )
+        actions, resources = set(listed(statement["Action"])), listed(statement["Resource"])
         if statement["Sid"] in BY_THE_PLATFORM:
             assert actions == BY_THE_PLATFORM[statement["Sid"]]
         else:
