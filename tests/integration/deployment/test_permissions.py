@@ -484,35 +484,22 @@ def invoke(function: str, event: dict[str, Any]) -> None:
         handler(event, Context("a-request", function, time.monotonic() + 300))
 
 
-def _calls(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            yield node.func.attr
-
-
-def _services(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "aws.client":
-            yield ast.literal_eval(node.args[0])  # nothing but a literal is understood here
-
-
-def _powertools(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("aws_lambda_powertools.utilities"):
-            yield from (f"{node.module}.{each.name}" for each in node.names)
-
-
 def test_the_cases_know_every_call_that_the_code_can_make(aws: None) -> None:
     """A call that is added to the code, and to none of the cases, would fail in AWS for want of a permission."""
     package = ROOT / "layers" / "shepherd_core" / "shepherd_core"
-    trees = [
-        ast.parse(path.read_text(encoding="utf-8")) for path in [*package.rglob("*.py"), *ROOT.glob("functions/*/*.py")]
-    ]
-    services = {service for tree in trees for service in _services(tree)}
+    files = [*package.rglob("*.py"), *ROOT.glob("functions/*/*.py")]
+    nodes = [node for path in files for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    # Of the names of services, nothing but a literal is understood here.
+    services = {ast.literal_eval(node.args[0]) for node in calls if ast.unparse(node.func) == "aws.client"}
     of_clients = {name for service in services for name in dir(boto3.client(service)) if name[0] != "_"} - NO_CALLS
-    assert {name for tree in trees for name in _calls(tree)} & of_clients == METHODS.keys() | BY_PEOPLE
+    assert {ast.unparse(node.func).rpartition(".")[2] for node in calls} & of_clients == METHODS.keys() | BY_PEOPLE
     talking = {
-        name for tree in trees for name in _powertools(tree) if "typing" not in name and "exceptions" not in name
+        f"{node.module}.{each.name}"
+        for node in nodes
+        if isinstance(node, ast.ImportFrom)
+        and re.match(r"aws_lambda_powertools\.utilities\.(?!typing|.*exceptions)", node.module or "")
+        for each in node.names
     }
     assert talking == POWERTOOLS.keys()
     assert {action for case in CASES for action, _ in always(*case)} == {
