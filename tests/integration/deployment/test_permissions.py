@@ -302,14 +302,8 @@ def aws() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def others(aws: None) -> Any:
-    """Return a session of boto3 whose calls are not noted."""
-    return boto3.Session()
-
-
-@pytest.fixture(scope="module")
 def outside(
-    shared_database: BmdbSettings, others: Any, tmp_path_factory: pytest.TempPathFactory
+    shared_database: BmdbSettings, aws: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[TlsProxy, Script]]:
     """
     Yield a database that speaks TLS and has its roles, and a BMC that knows no request; what may be read is there.
@@ -318,13 +312,13 @@ def outside(
     """
     authority = Authority(tmp_path_factory.mktemp("authority"))
     ca = authority.path.read_text()
-    ssm, s3 = others.client("ssm"), others.client("s3")
+    ssm, s3 = map(boto3.Session().client, ("ssm", "s3"))  # whose calls are not noted
     private_key = ssh_keys.generate()
     secrets = dict.fromkeys([PASSWORD, "bmc/one", *(f"{name}-credential" for name in APIS)], SECRET)
     keys = {SSH_KEY: private_key, PUBLIC_KEY: ssh_keys.public_line(private_key)}
     for name, value in {**secrets, **keys, CA: ca, BMC_CA: ca}.items():
         ssm.put_parameter(Name=f"/shepherd/{name}", Value=value, Type="SecureString")
-    s3.create_bucket(Bucket="bucket", CreateBucketConfiguration={"LocationConstraint": others.region_name})
+    s3.create_bucket(Bucket="bucket", CreateBucketConfiguration={"LocationConstraint": s3.meta.region_name})
     for key, content in {
         SETTINGS: "version = 1",
         AGENT: "an agent",
@@ -345,10 +339,10 @@ def outside(
         yield database, bmc
 
 
-def network(others: Any) -> dict[str, str]:
+def network() -> dict[str, str]:
     """Return what instances are launched with; moto takes a second to make it."""
-    moto_ec2(others.region_name).reset()
-    ec2 = others.client("ec2")
+    ec2 = boto3.Session().client("ec2")
+    moto_ec2(ec2.meta.region_name).reset()
     return {
         "subnets": ec2.describe_subnets()["Subnets"][0]["SubnetId"],
         "security_groups": ec2.describe_security_groups()["SecurityGroups"][0]["GroupId"],
@@ -358,10 +352,10 @@ def network(others: Any) -> dict[str, str]:
 
 @pytest.fixture
 def deploy(
-    fleet: Fleet, others: Any, outside: tuple[TlsProxy, Script], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, outside: tuple[TlsProxy, Script], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., dict[str, str]]]:
     """Return a function that sets a function's environment, as deployed; with IAM, documents are in S3."""
-    ssm, s3 = others.client("ssm"), others.client("s3")
+    ssm, s3 = map(boto3.Session().client, ("ssm", "s3"))
     database, bmc = outside
     rack = [{"ID": "one", "Addr": "192.0.2.1", "Bmc": bmc.url, "Credential": "/shepherd/bmc/one"}]
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -383,7 +377,7 @@ def deploy(
                 "agent_endpoint": "https://agents.example.com",
                 "creation_seconds": "0",
                 **REQUIRED[provider],
-                **(network(others) if provider == "ec2" else {}),
+                **(network() if provider == "ec2" else {}),
                 **settings,
             }
             if provider in {"static", "redfish"}:
