@@ -73,11 +73,6 @@ def latitude(environment: dict[str, str], aws: None, monkeypatch: pytest.MonkeyP
         assert api.errors == []
 
 
-def list_machines(environment: dict[str, str], *entries: tuple[str, str]) -> None:
-    machines = [{"ID": name, "Addr": address} for name, address in entries]
-    Path(environment["SHEPHERD_PROVIDER_MACHINES"]).write_text(json.dumps(machines))
-
-
 def output(capsys: pytest.CaptureFixture[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     lines = log_lines(capsys)
     counts = [line for line in lines if line["message"] == "counts"]
@@ -134,7 +129,7 @@ def test_answers_and_logs_count_alike(latitude: LatitudeApi, capsys: pytest.Capt
 
 def test_every_line_says_whose_it_is(environment: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     """Lines of all invocations end in one place; the next invocation of the process does not inherit them."""
-    list_machines(environment, ("a", "192.0.2.1"))
+    Path(environment["SHEPHERD_PROVIDER_MACHINES"]).write_text('[{"ID": "a", "Addr": "192.0.2.1"}]')
     invoke("provisioner", request="first")
     _, lines = output(capsys)
     assert lines
