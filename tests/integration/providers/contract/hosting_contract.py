@@ -99,9 +99,11 @@ class HostingContract(ProviderContract, ProviderFaults):
         ours = self.ours(setup, deadline).provider_id
         for state, meaning in self.states.items():
             api.change(ours, state=state)
-            found = [each for each in setup.provider.list_machines(deadline) if each.token == OURS]
+            listed = setup.provider.list_machines(deadline)
+            found = [each for each in listed if each.token == OURS]
             assert [(each.status, each.failure) for each in found] == ([] if meaning is None else [meaning]), state
             assert all(each.failed is (each.failure is not None) for each in found), state
+            assert {each.capacity_id for each in listed} == setup.capacity_ids, state
             if meaning is None:
                 asked = api.calls.total()
                 setup.provider.release(ours, deadline)
