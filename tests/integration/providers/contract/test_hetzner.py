@@ -203,7 +203,7 @@ def test_only_numbers_are_asked_for(odd: str, clock: ManualClock, deadline: Dead
         provider("http://127.0.0.1:9", clock).reboot(ProviderId(odd), Permission(deadline))
 
 
-@pytest.mark.parametrize(("interval", "seconds"), [(600, 600), (None, 3_600)])
+@pytest.mark.parametrize(("interval", "seconds"), [(600, 600), (0, 3_600), (None, 3_600)])
 def test_a_limit_says_when_to_come_back(
     interval: int | None, seconds: int, clock: ManualClock, deadline: Deadline
 ) -> None:
