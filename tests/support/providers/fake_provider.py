@@ -3,7 +3,6 @@
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from ipaddress import ip_address
 from uuid import UUID
 
@@ -81,8 +80,6 @@ class Cloud(FakeProvider):
 
     def __init__(self, capacity: int) -> None:
         self.capacity = [f"place-{number}" for number in range(capacity)]
-        self.taken: set[str] = set()
-        """Capacity that others use."""
         self.machines: dict[ProviderId, Machine] = {}
         self._made = 0
         self._lock = threading.Lock()
@@ -101,15 +98,10 @@ class Cloud(FakeProvider):
         )
         return made
 
-    def fail(self, provider_id: ProviderId) -> None:
-        self.machines[provider_id] = replace(
-            self.machines[provider_id], failed=True, status=ProviderStatus.PROVISIONING_FAILED_PERMANENT
-        )
-
     def list_machines(self, deadline: Deadline) -> list[Machine]:
         deadline.left()
         with self._lock:
-            used = {machine.reservation_id for machine in self.machines.values()} | self.taken
+            used = {machine.reservation_id for machine in self.machines.values()}
             free = [
                 Machine(
                     provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=place, location="da"
@@ -130,7 +122,7 @@ class Cloud(FakeProvider):
         deadline.check()
         with self._lock:
             on_it = [each for each in self.machines.values() if each.reservation_id == capacity.reservation_id]
-            if capacity.reservation_id in self.taken or any(each.token != token for each in on_it):
+            if any(each.token != token for each in on_it):
                 raise CapacityTaken(f"{capacity.reservation_id} is in use")
             return on_it[0] if on_it else self.machines[self.add(token, capacity.reservation_id)]
 
