@@ -190,6 +190,7 @@ class TestScaleway(HostingContract):
         with pytest.raises(ProviderError, match="|".join(body.values())) as found:
             self.create(setup.provider, deadline)
         assert type(found.value) is raised
+        assert getattr(found.value, "retry_after", 60) == 60
 
 
 class TestVultr(HostingContract):
