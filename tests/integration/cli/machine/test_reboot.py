@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import time
 from uuid import UUID
 
 import pytest
@@ -11,11 +10,6 @@ from shepherd_core.bmdb.work import work
 from tests.integration.cli.ec2_fleet import Ec2Fleet
 from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
-
-
-@pytest.fixture(autouse=True)
-def _no_wait_until_a_machine_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "sleep", lambda _: None)
 
 
 @pytest.mark.parametrize(("typed", "events"), [("healthy {}", ["reboot"]), ("{}", [])])
