@@ -1,10 +1,12 @@
 """What all commands of the operators' command line share, and those about the schema."""
 
+import shlex
 from collections import defaultdict
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.schema.migrate import migrations
@@ -16,8 +18,6 @@ from tests.support.command_line import CommandLine, commands, without_styles
 
 GLOSSARY = (Path(__file__).parents[3] / "docs" / "glossary.md").read_text()
 NEWEST = migrations()[-1].version
-
-
 BY_WORDS = dict(commands())
 COMMANDS = sorted(BY_WORDS)
 
@@ -27,36 +27,79 @@ def test_every_command_explains_itself_without_a_database(words: tuple[str, ...]
     """As it was written, in a terminal of 80 columns: an example that is broken up cannot be copied."""
     command = BY_WORDS[words]
     _, *written = str(command.help).splitlines()
-    result = CommandLine(None)(*words, "-h")
-    assert result.exit_code == 0
-    printed = [line.rstrip() for line in without_styles(result.stdout).splitlines()]
+    shown = CommandLine(None).read(*words, "-h")
+    printed = [line.rstrip() for line in without_styles(shown).splitlines()]
     assert f"Usage: root {' '.join(words)}" in "\n".join(printed)
     assert [line for line in written if line and f" {line}" not in printed] == []
     _, _, examples = "\n".join(printed).partition("Examples:")
     assert f"shepherdctl {' '.join(words)}" in examples or words[0] in ("demo", "simulate")
-    assert CommandLine(None)(*words, "--help").stdout == result.stdout
+    assert CommandLine(None).read(*words, "--help") == shown
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "",
-        "machine",
-        "nonsense",
-        "machine show",
-        "machine list --limit 0",
-        "machine list --provider nobody",
-        "machine list -o xml",
-        "history x --limit many",
-        "run nonsense",
-        "run provisioner --seconds 0",
-    ],
-)
-def test_misuse_is_status_2_and_prints_no_data(arguments: str) -> None:
-    result = CommandLine(None)(*arguments.split())
-    assert result.exit_code == 2
-    assert "Usage:" in result.output
-    assert not result.stdout or not arguments or arguments == "machine"
+TWO_ENDS = "release gives a machine back to its provider, with all data on it; forget removes it from the BMDB"
+REFUSED = {
+    "nonsense": "No such command 'nonsense'",
+    "whi": "No such command 'whi'",
+    **{f"{name} rack1-3": f"did you mean 'machine {name}'?" for name in ("why", "list", "describe")},
+    **{f"machine {word} x": TWO_ENDS for word in ("delete", "destroy", "remove", "rm")},
+    "machine show": "Missing argument 'ID'",
+    "history x --limit many": "'--limit': Input should be a valid integer",
+    "run nonsense": "'nonsense' is not one of provisioner, ",
+    "run provisioner --seconds 0": "'--seconds': Input should be greater than or equal to 1",
+    "machine list --limit 0": "'--limit': Input should be greater than or equal to 1",
+    "machine list --provider nobody": "'nobody' is not one of cherryservers, ",
+    "machine list -o xml": "'xml' is not one of table, json",
+    "machine list --state tired": "'tired' is not one of quarantined, ",
+    "machine list --state released": "'released' is not one of quarantined, ",
+    "machine list --cause": "requires an argument",
+    "machine list --cause SshTimedOut": "'SshTimedOut' is not one of config-error, ",
+    "machine list --heartbeat-older soon": "'soon' is not a duration",
+    f"machine list --location {129 * 'x'}": "must have 1 to 128 characters",
+    "machine list --location frra": "error: no machine is at 'frra': did you mean 'fra'?",
+    "machine list --after 3f2a": "'3f2a' is not a whole machine id",
+    f"machine list --sort heartbeat --after {UUID(int=1)}": "--after needs --sort id or created",
+    "machine list --watch 2s": "--watch needs a terminal",
+    "machine list --sort size": "'size' is not one of state, ",
+    "machine list --label -role": "'-role' is not a label: it must be KEY or KEY=VALUE",
+    "machine retry --reason x": "no machines selected: give ids, or filters",
+    "machine retry --state creating --reason x --yes": "error: no machine matches: nothing was changed",
+    "machine release --reason x --yes": "no machines selected: give ids, or filters",
+    "machine unquarantine --state unhealthy --reason x --yes": "for machines in the state quarantined: leave",
+    # A forgotten scope would stop the fleet, and a mistyped one nothing, while its operator feels safe.
+    "pause --reason x": "nothing to pause: give --machine, ",
+    "pause --all --machine '' --reason x": "nothing to pause: give --machine, ",
+    "pause --all --provider static --reason x": "nothing to pause: give --machine, ",
+    "pause --all --cause unexpected --reason x": "nothing to pause: give --machine, ",
+    "pause --provider statik --reason x": "'statik' is not one of cherryservers, ",
+    "pause --loop recoverers --reason x": "'recoverers' is not one of provisioner, ",
+    "pause --loop provisioner --label role --reason x": "the Provisioner works on no single machine",
+    "pause --loop provisioner --machine machine-1 --reason x": "the Provisioner works on no single machine",
+    "pause --machine machine-1 --machine machine-9 --reason x --yes": "error: no machine matches 'machine-9'",
+    "pause --all": "Missing option '--reason'",
+    "pause --all --reason ' '": "' ' is not a reason",
+    "pause --all --reason x --owner ''": "'' cannot be an owner",
+    "pause --all --reason x --owner provisioner": "'provisioner' cannot be an owner",
+    "pause --all --reason x --for '2 weeks'": "'2 weeks' is not a duration",
+    "resume": "nothing to resume: give one PAUSE_ID, ",
+    "resume abc --all": "nothing to resume: give one PAUSE_ID, ",
+    "resume --all --location fra": "nothing to resume: give one PAUSE_ID, ",
+    "resume abc": "error: no pause in force has an id that begins with 'abc'",
+}
+"""What is wrong with command lines, in words; an error is of this fleet, and all else wrong usage."""
+
+
+@pytest.mark.parametrize(("line", "told"), REFUSED.items())
+def test_a_wrong_command_line_is_refused_and_changes_nothing(fleet: Fleet, line: str, told: str) -> None:
+    fleet.locate(fleet.provided_machine(), "fra")
+    before = fleet.content()
+    status = 1 if told.startswith("error: ") else 2
+    assert told in CommandLine(fleet.settings).told(*shlex.split(line), status=status)
+    assert fleet.content() == before
+
+
+@pytest.mark.parametrize("words", [(), ("machine",)])
+def test_a_group_without_a_command_shows_its_help(words: tuple[str, ...]) -> None:
+    assert "Usage: root" in CommandLine(None).read(*words, status=2)
 
 
 def parameters(words: tuple[str, ...]) -> list[Any]:
@@ -91,55 +134,6 @@ def test_an_option_means_the_same_in_all_commands() -> None:
     assert differ == {"--provider", "--location", "--limit", "--replace", "--all", "--output", "--dry-run", "--for"}
     shared = {name for name, by_command in meanings.items() if len(by_command) > 3}
     assert {name for name in shared if f"`{name}`" not in GLOSSARY} == set()
-
-
-HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
-ASKED = {
-    "deploy": "",
-    "destroy": "",
-    "machine adopt": "--all",
-    "machine forget": "machine-1 --reason x",
-    "machine forget-host-key": "machine-1",
-    "machine install": f"machine-1 --image https://example.com/image --sha256 {64 * '0'}",
-    "machine label": "--provider static role=db",
-    "machine pin-host-key": f"machine-1 {HOST_KEY} --replace",
-    "machine power-cycle": "machine-1 machine-2 --reason x",
-    "machine rebind": "machine-1 other",
-    "machine reboot": "--state unhealthy --reason x",
-    "machine release": "machine-1 --reason x",
-    "machine retire": "machine-1 --reason x",
-    "machine retry": "--provider static --reason x",
-    "machine unquarantine": "--provider static --reason x",
-    "pause": "--state quarantined --reason x",
-    "resume": "--all",
-    "settings set": "provisioner.max_machines 3 s3://bucket/settings.toml",
-    "ssh-key retire": "",
-    "ssh-key rotate": "",
-}
-"""What changes more than one thing, or what somebody else did."""
-
-
-@pytest.mark.parametrize(("words", "arguments"), ASKED.items())
-def test_without_a_terminal_to_ask_on_nothing_changes(
-    fleet: Fleet, shepherdctl: CommandLine, words: str, arguments: str
-) -> None:
-    for _ in range(2):
-        fleet.quarantine(fleet.unhealthy_machine())
-    fleet.sql("INSERT INTO machine_host_key SELECT machine_id, 'x AAAA', now() FROM machines")
-    fleet.sql("INSERT INTO pauses (machine_id, owner, reason) SELECT machine_id, 'ana', '' FROM machines")
-    before = fleet.content()
-    assert "confirm with --yes" in shepherdctl.told(*words.split(), *arguments.split(), status=2)
-    assert fleet.content() == before
-
-
-def test_a_command_that_has_a_dry_run_asks() -> None:
-    """But for those that do what the functions do by themselves."""
-
-    def having(option: str) -> set[str]:
-        return {" ".join(words) for words in COMMANDS if option in {one.opts[0] for one in parameters(words)}}
-
-    assert having("--yes") == set(ASKED)
-    assert having("--dry-run") - having("--yes") == {"db migrate", "run"}
 
 
 def test_the_version_needs_no_database() -> None:
@@ -206,19 +200,6 @@ def test_output_that_cannot_be_written_is_one_sentence(shepherdctl: CommandLine,
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         ended = shepherdctl.process(*arguments.split(), output=full)
     assert (ended.returncode, ended.stderr) == (1, "error: the output cannot be written: No space left on device\n")
-
-
-@pytest.mark.parametrize("word", ["delete", "destroy", "remove", "rm"])
-def test_the_two_ends_of_a_machine_are_not_guessed(word: str) -> None:
-    refused = " ".join(CommandLine(None)("machine", word, "x").stderr.replace("│", " ").split())
-    assert "release gives a machine back to its provider, with all data on it; forget removes it" in refused
-
-
-@pytest.mark.parametrize("name", ["why", "list", "describe"])
-def test_a_machine_command_typed_too_early_is_named_whole(name: str) -> None:
-    told = " ".join(CommandLine(None).told(name, "rack1-3", status=2).replace("│", " ").split())
-    assert f"there is no command '{name}' here: did you mean 'machine {name}'?" in told
-    assert "No such command 'whi'" in CommandLine(None).told("whi", status=2)
 
 
 def test_messages_come_as_they_are_and_on_one_line(shepherdctl: CommandLine) -> None:

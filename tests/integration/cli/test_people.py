@@ -37,8 +37,8 @@ PAUSE = "5c000000-0000-4000-8000-000000000000"
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
 IMAGE = ("--image", "https://images.example.com/x", "--sha256", 64 * "0")
 
-# How each command is run. FIRST, ENDED and QUARANTINED are machines, NEW is one that the BMDB does not know; FOLDER has
-# files.
+# How each command is run, with --yes if it asks before it changes more than one thing, or what somebody else did.
+# FIRST, ENDED and QUARANTINED are machines, NEW is one that the BMDB does not know; FOLDER has files.
 ARGUMENTS: dict[str, tuple[str, ...]] = {
     "db migrate": (),
     "db status": (),
@@ -51,23 +51,23 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "machine show": ("FIRST",),
     "machine why": ("FIRST",),
     "machine wait": ("FIRST", "--for", "needs_agent"),
-    "machine retry": ("FIRST", *WHY),
-    "machine reboot": ("FIRST", *WHY, "--yes"),
-    "machine power-cycle": ("FIRST", *WHY, "--yes"),
-    "machine unquarantine": ("QUARANTINED", *WHY),
+    "machine retry": ("--provider", "ec2", *WHY, "--yes"),
+    "machine reboot": ("FIRST", "QUARANTINED", *WHY, "--yes"),
+    "machine power-cycle": ("FIRST", "QUARANTINED", *WHY, "--yes"),
+    "machine unquarantine": ("--provider", "ec2", *WHY, "--yes"),
     "machine install": ("FIRST", *IMAGE, "--yes"),
-    "machine label": ("FIRST", "role=db"),
+    "machine label": ("--provider", "ec2", "role=db", "--yes"),
     "machine pin-host-key": ("FIRST", *HOST_KEY.split(), *WHY, "--replace", "--yes"),
     "machine forget-host-key": ("FIRST", *WHY, "--yes"),
     "machine adopt": ("NEW", "--class", "foreign", "--yes"),
     "machine rebind": ("ENDED", "NEW", "--yes"),
     "machine forget": ("ENDED", *WHY, "--yes"),
     "machine release": ("FIRST", *WHY, "--yes"),
-    "machine retire": ("FIRST", *WHY, "--dry-run"),
+    "machine retire": ("FIRST", *WHY, "--yes"),
     "machine describe": ("FIRST",),
     "machine history": ("FIRST",),
     "machine logs": ("FIRST",),
-    "machine pause": ("--machine", "FIRST", *WHY),
+    "machine pause": ("--state", "quarantined", *WHY, "--yes"),
     "ssh-key create": (),
     "ssh-key show": (),
     "ssh-key rotate": ("--yes",),
@@ -81,9 +81,9 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "inventory": (),
     "history": ("FIRST",),
     "logs": ("FIRST",),
-    "pause": ("--machine", "FIRST", *WHY),
+    "pause": ("--state", "quarantined", *WHY, "--yes"),
     "pauses": (),
-    "resume": (PAUSE,),
+    "resume": (PAUSE, "--yes"),
     "run": ("updater",),
     "console": (),
     "demo": (),
@@ -181,8 +181,8 @@ class Deployment:
         self._stand_for = {"FIRST": first, "ENDED": ended, "QUARANTINED": quarantined, "FOLDER": str(folder)}
         self.shepherdctl, self._ec2 = shepherdctl, ec2
 
-    def __call__(self, name: str, allowed: list[dict[str, Any]]) -> Result:
-        given = ARGUMENTS[name]
+    def __call__(self, name: str, allowed: list[dict[str, Any]], but: str = "") -> Result:
+        given = [word for word in ARGUMENTS[name] if word != but]
         if "NEW" in given and "NEW" not in self._stand_for:
             self._stand_for["NEW"] = self._ec2.create(uuid4())
         arguments = []
@@ -218,7 +218,7 @@ def deployment(
     build_small(tmp_path / "build")
     first, _, quarantined = ec2.machines.values()
     fleet.quarantine(quarantined)
-    paused = f"'{PAUSE}', '{first}', 'ana', 'a test'"
+    paused = f"'{PAUSE}', '{first}', 'bob', 'a test'"
     fleet.sql(f"INSERT INTO pauses (pause_id, machine_id, owner, reason) VALUES ({paused})")
     shepherdctl.environment |= {
         "SHEPHERD_SETTINGS": f"s3://{BUCKET}/settings.toml",
@@ -261,8 +261,16 @@ def visit_console(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uvicorn.Server, "run", run)
 
 
-def test_every_command_is_run() -> None:
+def test_every_command_is_run_and_asks_if_it_has_a_dry_run() -> None:
+    """But for those that do what the functions do by themselves."""
+
+    def having(option: str) -> set[str]:
+        all_commands = every_command().items()
+        return {" ".join(words) for words, one in all_commands if any(option in each.opts for each in one.params)}
+
     assert {" ".join(words) for words in every_command()} == set(ARGUMENTS)
+    assert having("--yes") == {name for name, arguments in ARGUMENTS.items() if "--yes" in arguments}
+    assert having("--dry-run") - having("--yes") == {"db migrate", "run"}
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
@@ -270,11 +278,15 @@ def test_a_command_is_for_its_person_and_those_above(name: str, deployment: Depl
     """
     Each of the three, the least first: what is refused changes nothing, and names all that is missing.
 
-    Those above the first who may have the policies of that one, too.
+    Those above the first who may have the policies of that one, too. Without a terminal to ask on, nothing changes.
     """
     kinds, whose = list(Person), every_command()[tuple(name.split())].person
     for person in PEOPLE:
         before = fleet.content()
+        if "--yes" in ARGUMENTS[name] and kinds.index(person) >= kinds.index(whose):
+            unasked = deployment(name, statements(person), but="--yes")
+            assert (unasked.exit_code, "confirm with --yes" in " ".join(unasked.stderr.split())) == (2, True)
+            assert fleet.content() == before
         result = deployment(name, statements(person))
         said = " ".join(result.output.split())
         if kinds.index(person) < kinds.index(whose):

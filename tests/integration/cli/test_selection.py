@@ -18,10 +18,8 @@ def machines(fleet: Fleet) -> dict[UUID, str]:
     quarantined = fleet.locate(fleet.provided_machine(), "fra")
     fleet.quarantine(quarantined, "still unhealthy after reboot 3 times")
     fleet.sql("UPDATE machine_quarantine SET quarantined_at = now() - interval '3 days'")
-    running, unhealthy = (
-        fleet.recover(fleet.locate(fleet.reporting_machine(60), "ams"), 6),
-        fleet.locate(fleet.unhealthy_machine(), "ams"),
-    )
+    running = fleet.recover(fleet.locate(fleet.reporting_machine(60), "ams"), 6)
+    unhealthy = fleet.locate(fleet.unhealthy_machine(), "ams")
     pauses.pause(fleet.connection, owner="alice", reason="?", machine_id=running)
     return {failing: "failed", quarantined: "quarantined", running: "running", unhealthy: "unhealthy"}
 
@@ -77,7 +75,7 @@ def test_all_matches_are_ordered(fleet: Fleet, machines: dict[UUID, str], order:
 def test_names_with_numbers_are_ordered_as_people_count(fleet: Fleet) -> None:
     for number in (10, 2, 1):
         machine_id = fleet.locate(fleet.provided_machine(), f"rack{12 - number}")
-        fleet.sql("UPDATE machine_provided SET provider_id = :n WHERE machine_id = :id", n=f"x-{number}", id=machine_id)
+        fleet.update("machine_provided", machine_id, provider_id=f"x-{number}")
     listed = CommandLine(fleet.settings).load("machine", "list", "--sort", "place")
     assert [each["location"] for each in listed] == ["rack2", "rack10", "rack11"]
     fleet.sql("UPDATE machine_provided SET provider_location = 'rack1'")
@@ -103,26 +101,6 @@ def test_pages_follow_each_other(fleet: Fleet, machines: dict[UUID, str], order:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--state tired", "'tired' is not one of quarantined, "),
-        ("--state released", "'released' is not one of quarantined, "),
-        ("--cause", "requires an argument"),
-        ("--cause SshTimedOut", "'SshTimedOut' is not one of config-error, "),
-        ("--heartbeat-older soon", "'soon' is not a duration"),
-        ("--location " + 129 * "x", "must have 1 to 128 characters"),
-        ("--after 3f2a", "'3f2a' is not a whole machine id"),
-        ("--sort heartbeat --after 11111111-1111-4111-8111-111111111111", "--after needs --sort id or created"),
-        ("--watch 2s", "--watch needs a terminal"),
-        ("--sort size", "'size' is not one of state, "),
-        ("--label -role", "'-role' is not a label: it must be KEY or KEY=VALUE"),
-    ],
-)
-def test_a_wrong_filter_is_refused_with_its_value(fleet: Fleet, arguments: str, message: str) -> None:
-    assert message in CommandLine(fleet.settings).told("machine", "list", *arguments.split(), status=2)
-
-
-@pytest.mark.parametrize(
     "arguments",
     [
         "pause --location ams --reason x",
@@ -133,22 +111,17 @@ def test_a_wrong_filter_is_refused_with_its_value(fleet: Fleet, arguments: str, 
 def test_machines_change_after_their_number_is_typed(fleet: Fleet, machines: dict[UUID, str], arguments: str) -> None:
     """A filter may match more than its author thinks; a script must say --yes, and a dry run changes nothing."""
     shepherdctl, words = CommandLine(fleet.settings), arguments.split()
-    tables = ("pauses", "work_history")
-
-    def rows() -> list[object]:
-        return [fleet.sql(f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables]
-
     fleet.sql(
         "INSERT INTO work_backoff (machine_id, process, until, cause, last_interval_seconds) "
         "SELECT machine_id, 'ShepherdRecovery', now() + interval '1 hour', '?', 60 FROM machine_provided "
         "WHERE provider_location = 'ams'"
     )
-    before = rows()
+    before = fleet.content()
     shepherdctl.on_terminal(80, *words, typed="yes\n", status=1)
     assert "dry run: nothing was changed" in shepherdctl(*words, "--dry-run").stderr
-    assert rows() == before
+    assert fleet.content() == before
     shepherdctl.on_terminal(80, *words, typed="2 machines\n")
-    assert rows() != before
+    assert fleet.content() != before
 
 
 def test_the_machines_that_match_are_changed_and_no_others(shepherdctl: CommandLine, machines: dict[UUID, str]) -> None:
@@ -159,27 +132,9 @@ def test_the_machines_that_match_are_changed_and_no_others(shepherdctl: CommandL
     assert [machines[UUID(pause["machine_id"])] for pause in ended] == ["quarantined"]
     unquarantine = ("machine", "unquarantine", "--reason", "x", "--yes")
     unhealthy = next(str(machine_id) for machine_id, name in machines.items() if name == "unhealthy")
-    refused = shepherdctl(*unquarantine, "--paused", unhealthy)
-    assert (refused.exit_code, "is not in quarantine: nothing was changed" in refused.stderr) == (1, True)
-    assert shepherdctl(*unquarantine, "--state", "unhealthy").exit_code == 2
+    refused = shepherdctl.told(*unquarantine, "--paused", unhealthy, status=1)
+    assert "is not in quarantine: nothing was changed" in refused
     released = shepherdctl.load(*unquarantine, "--paused")["machines"]
     assert [machines[UUID(each["machine_id"])] for each in released] == ["quarantined"]
     retried = shepherdctl.load("machine", "retry", "--cause", "ssh-timed-out", "--reason", "x", "--yes")["machines"]
     assert [(machines[UUID(each["machine_id"])], len(each["ended"])) for each in retried] == [("failed", 1)]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "message"),
-    [
-        ("machine retry --reason x", 2, "no machines selected: give ids, or filters"),
-        ("machine retry --state creating --reason x --yes", 1, "no machine matches: nothing was changed"),
-        ("machine release --reason x --yes", 2, "no machines selected: give ids, or filters"),
-        ("resume --all --location fra", 2, "nothing to resume"),
-        ("machine list --location frra", 1, "no machine is at 'frra': did you mean 'fra'?"),
-        ("pause --all --cause unexpected --reason x", 2, "nothing to pause"),
-    ],
-)
-def test_a_change_that_is_not_clearly_meant_is_refused(fleet: Fleet, arguments: str, status: int, message: str) -> None:
-    fleet.locate(fleet.provided_machine(), "fra")
-    assert message in CommandLine(fleet.settings).told(*arguments.split(), status=status)
-    assert fleet.sql("SELECT count(*) FROM pauses") == [[0]]
