@@ -5,8 +5,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,14 @@ def deploy(folder: Path, *options: str, status: int = 0) -> tuple[list[str], str
     return result.stdout.splitlines(), result.stderr
 
 
+def stopped(folder: Path, endpoint: str, *replies: tuple[str, str]) -> str:
+    """Return what a terminal shows of a deployment up to its change set, for which moto finds no template there."""
+    arguments = ("deploy", str(folder / "shepherd.toml"), "--build", str(folder / "build"))
+    shown = CommandLine(None, {"AWS_ENDPOINT_URL": endpoint}).conversation(*arguments, replies=replies, status=1)
+    assert "making a change set" in shown
+    return shown
+
+
 def only_stack() -> Any:
     """Return moto's object of the one stack."""
     from moto.cloudformation.models import cloudformation_backends  # noqa: PLC0415 - it takes a second to import
@@ -83,33 +92,29 @@ def there() -> dict[str, Any]:
     }
 
 
-CHANGING = (
-    "CreateBucket",
-    "PutPublicAccessBlock",
-    "PutBucketVersioning",
-    "PutParameter",
-    "PutObject",
-    "CreateChangeSet",
-    "ExecuteChangeSet",
-)
+Instead = dict[str, Callable[[Callable[[], Any], dict[str, Any]], Any]]
 
 
-def refusing(action: str) -> Any:
-    """Return how a client asks AWS that denies *action*."""
+@pytest.fixture
+def instead(monkeypatch: pytest.MonkeyPatch) -> Instead:
+    """Return what answers in place of AWS, by operation: it gets AWS's own answer to call for, and the arguments."""
     ask = botocore.client.BaseClient._make_api_call
+    answers: Instead = {}
 
-    def asked(client: Any, name: str, arguments: Any) -> Any:
-        if name == action:
-            denied = {"Error": {"Code": "AccessDenied", "Message": f"not authorized to perform: {action}"}}
-            raise botocore.exceptions.ClientError(denied, name)
-        return ask(client, name, arguments)
+    def asked(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
+        of_aws = partial(ask, client, operation, arguments)
+        return answers[operation](of_aws, arguments) if operation in answers else of_aws()
 
-    return asked
+    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", asked)
+    return answers
+
+
+def denied(*_: object) -> None:
+    error = {"Error": {"Code": "AccessDenied", "Message": "not authorized"}}
+    raise botocore.exceptions.ClientError(error, "Any")
 
 
 NOTHING: dict[str, Any] = {"buckets": [], "objects": [], "parameters": [], "stacks": {}}
-
-
 PLANNED = ("bucket", "public access", "versions", "bmdb-password", "SSH key", "machines.json", "settings", "stack")
 
 
@@ -155,37 +160,37 @@ def test_one_command_makes_everything(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("before", [None, "# of this morning"])
-def test_two_operators_do_not_overwrite_each_other(
-    folder: Path, before: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_operators_do_not_overwrite_each_other(folder: Path, before: str | None, instead: Instead) -> None:
     """The other one writes between this one's plan and its change; the next plan says what it takes back."""
     s3, other = boto3.client("s3"), f"{ANSWERS}[provisioner]\nmax_machines = 7\n".encode()
     if before is not None:
         deploy(folder, "--yes")
         (folder / "shepherd.toml").write_text(f"{ANSWERS}{before}")
-    ask = botocore.client.BaseClient._make_api_call
 
-    def meanwhile(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
-        if operation == "PutObject" and arguments["Key"] == "settings.toml":
-            ask(client, operation, {"Bucket": BUCKET, "Key": "settings.toml", "Body": other})
-        return ask(client, operation, arguments)
+    def meanwhile(answer: Callable[[], Any], arguments: dict[str, Any]) -> Any:
+        if arguments["Key"] == "settings.toml":
+            instead.clear()
+            s3.put_object(Bucket=BUCKET, Key="settings.toml", Body=other)
+        return answer()
 
-    with monkeypatch.context() as patch:
-        patch.setattr(botocore.client.BaseClient, "_make_api_call", meanwhile)
-        _, messages = deploy(folder, "--yes", status=1)
+    instead["PutObject"] = meanwhile
+    _, messages = deploy(folder, "--yes", status=1)
     assert f"'s3://{BUCKET}/settings.toml' was changed by somebody else meanwhile, and is left as it is" in messages
     assert s3.get_object(Bucket=BUCKET, Key="settings.toml")["Body"].read() == other
     _, messages = deploy(folder, "--dry-run")
     assert "provisioner.max_machines is unset instead of 7\n" in messages
 
 
-@pytest.mark.parametrize("action", CHANGING)
-def test_a_deployment_is_completed_from_wherever_it_stopped(
-    folder: Path, action: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(botocore.client.BaseClient, "_make_api_call", refusing(action))
-        deploy(folder, "--yes", status=1)
+CHANGING = (
+    "CreateBucket PutPublicAccessBlock PutBucketVersioning PutParameter PutObject CreateChangeSet ExecuteChangeSet"
+)
+
+
+@pytest.mark.parametrize("action", CHANGING.split())
+def test_a_deployment_is_completed_from_wherever_it_stopped(folder: Path, action: str, instead: Instead) -> None:
+    instead[action] = denied
+    deploy(folder, "--yes", status=1)
+    instead.clear()
     deploy(folder, "--yes")
     made = there()
     assert made["stacks"] == {"shepherd": "CREATE_COMPLETE"}
@@ -210,21 +215,18 @@ def test_code_goes_when_no_rollback_needs_it(folder: Path) -> None:
     assert set.intersection(*kept) == set()
 
 
-def test_the_bucket_of_another_account_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bucket_of_another_account_or_region_is_refused(folder: Path, instead: Instead) -> None:
     """Else settings of ours would be read from what somebody else writes."""
-    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", refusing("HeadBucket"))
+    instead["HeadBucket"] = denied
     _, messages = deploy(folder, "--yes", status=1)
     assert f"the bucket {BUCKET} is not of the account {DEFAULT_ACCOUNT_ID}" in messages
     assert there() == NOTHING
-
-
-def test_a_bucket_in_another_region_is_refused(folder: Path) -> None:
+    instead.clear()
     elsewhere: Any = {"LocationConstraint": "us-west-2"}
     boto3.client("s3", region_name="us-west-2").create_bucket(Bucket=BUCKET, CreateBucketConfiguration=elsewhere)
-    before = there()
     _, messages = deploy(folder, "--yes", status=1)
     assert f"the bucket {BUCKET} is in us-west-2" in messages
-    assert there() == before
+    assert there() == NOTHING | {"buckets": [BUCKET]}
 
 
 def test_a_stored_secret_follows_its_source(folder: Path) -> None:
@@ -251,13 +253,8 @@ def test_a_stored_secret_follows_its_source(folder: Path) -> None:
 def test_a_typed_secret_is_stored_and_not_shown(folder: Path, endpoint: str) -> None:
     """It is asked for until it can be one."""
     (folder / "shepherd.toml").write_text(ANSWERS.replace('bmdb-password = "password"', ""))
-    command_line = CommandLine(None, {"AWS_ENDPOINT_URL": endpoint})
-    options = (str(folder / "shepherd.toml"), "--build", str(folder / "build"))
     secret = "bmdb-password (not shown): "
-    replies = [("to stop:", "shepherd"), (secret, ""), (secret, "hunter2")]
-    shown = command_line.conversation(
-        "deploy", *options, replies=replies, status=1
-    )  # moto finds no template at its own URL
+    shown = stopped(folder, endpoint, ("to stop:", "shepherd"), (secret, ""), (secret, "hunter2"))
     assert "store the secret /shepherd/bmdb-password in SSM, as you type it" in shown
     assert "it must be printable text on one line" in shown
     assert "hunter2" not in shown
@@ -322,21 +319,18 @@ def test_the_stack_of_something_else_is_left_alone(folder: Path, command: str) -
     assert there() == before
 
 
-def test_a_deletion_that_ends_meanwhile_is_waited_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deletion_that_ends_meanwhile_is_waited_for(folder: Path, instead: Instead) -> None:
     """By its name, a stack that is gone has no events."""
     deploy(folder, "--yes")
     only_stack().status = "DELETE_IN_PROGRESS"
-    ask = botocore.client.BaseClient._make_api_call
-    gone: list[str] = []
 
-    def ending(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
-        answer = ask(client, operation, arguments)
-        if operation == "DescribeStackEvents" and not gone:
-            gone.append("shepherd")
-            ask(client, "DeleteStack", {"StackName": "shepherd"})
-        return answer
+    def ending(answer: Callable[[], Any], _: object) -> Any:
+        found = answer()
+        instead.clear()
+        boto3.client("cloudformation").delete_stack(StackName="shepherd")
+        return found
 
-    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", ending)
+    instead["DescribeStackEvents"] = ending
     deploy(folder, "--yes")
     assert there()["stacks"] == {"shepherd": "CREATE_COMPLETE"}
 
@@ -350,11 +344,7 @@ def test_a_stack_whose_creation_failed_is_deleted_when_confirmed(folder: Path, s
     assert f"delete what is left of the stack shepherd: it is {status}" in messages
     assert "which --yes does not confirm" in messages
     assert there()["stacks"] == {"shepherd": status}
-    command_line = CommandLine(None, {"AWS_ENDPOINT_URL": endpoint})
-    options = (str(folder / "shepherd.toml"), "--build", str(folder / "build"))
-    shown = command_line.conversation("deploy", *options, replies=[("to stop:", "shepherd")], status=1)
-    assert "DELETE_COMPLETE" in shown
-    assert "making a change set" in shown  # for which moto finds no template at its own URL
+    assert "DELETE_COMPLETE" in stopped(folder, endpoint, ("to stop:", "shepherd"))
     assert there()["stacks"] == {}
 
 
@@ -446,73 +436,55 @@ SHORT = "ConfigError: the settings are wrong:\n  - fault 0\n  - and 59 more, in 
 WHOLE = "ConfigError: the settings are wrong:\n" + "\n".join(f"  - {each}" for each in FAULTS)
 
 
-def failing(reason: str) -> Any:
-    """Return how a client asks AWS where a deployment ends as if the Migrator had answered with *reason*."""
-    ask = botocore.client.BaseClient._make_api_call
-    answered = (
-        f"Received response status [FAILED] from custom resource. Message returned: {reason} (RequestId: 6f1b-9d)"
-    )
-    failures = {"BmdbSchema": answered, "AgentUrl": "Resource creation cancelled"}
-
-    def asked(client: Any, name: str, arguments: Any) -> Any:
-        answer = ask(client, name, arguments)
-        if name == "ExecuteChangeSet":
-            stack = only_stack()
-            from moto.cloudformation.models import Event  # noqa: PLC0415 - as above
-
-            for resource, told in failures.items():
-                event = Event(stack.stack_id, stack.name, resource, "", "Custom::Any", "CREATE_FAILED", told, None)
-                stack.events.append(event)
-            stack.status = "ROLLBACK_COMPLETE"
-        return answer
-
-    return asked
-
-
 NESTED = "arn:aws:cloudformation:eu-central-1:123456789012:stack/shepherd-Observability/1"
 
 
-def test_why_a_nested_stack_failed_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its events are its own; those of the stack around it only say that it failed."""
-    ask = failing("SchemaMismatch: x")
-    inner = {"LogicalResourceId": "DriftedAlarm", "ResourceType": "AWS::CloudWatch::Alarm", "StackName": "shepherd-O"}
-    failed = {
-        "ResourceStatus": "CREATE_FAILED",
-        "ResourceStatusReason": "no permission",
-        "Timestamp": datetime.now(UTC),
-    }
+def fail(instead: Instead, reason: str) -> None:
+    """Let a deployment fail as if the Migrator had answered with *reason*, and an alarm of a nested stack failed."""
+    told = f"Received response status [FAILED] from custom resource. Message returned: {reason} (RequestId: 6f1b-9d)"
+    failures = (
+        ("BmdbSchema", "", "Custom::Any", told),
+        ("AgentUrl", "", "Custom::Any", "Resource creation cancelled"),
+        (
+            "Observability",
+            NESTED,
+            "AWS::CloudFormation::Stack",
+            "Embedded stack was not successfully created: [Alarm].",
+        ),
+    )
 
-    def asked(client: Any, name: str, arguments: Any) -> Any:
-        if name == "DescribeStackEvents" and arguments["StackName"] == NESTED:
-            return {"StackEvents": [{"EventId": "1", **inner, **failed}]}
-        answer = ask(client, name, arguments)
-        if name == "ExecuteChangeSet":
-            from moto.cloudformation.models import Event  # noqa: PLC0415 - as above
+    def executed(answer: Callable[[], Any], _: object) -> Any:
+        from moto.cloudformation.models import Event  # noqa: PLC0415 - as above
 
-            stack, why = only_stack(), "Embedded stack was not successfully created: [DriftedAlarm]."
-            outer = ("Observability", NESTED, "AWS::CloudFormation::Stack", "CREATE_FAILED", why, None)
-            stack.events.append(Event(stack.stack_id, stack.name, *outer))
-        return answer
+        found, stack = answer(), only_stack()
+        for name, physical, kind, why in failures:
+            event = Event(stack.stack_id, stack.name, name, physical, kind, "CREATE_FAILED", why, None)
+            stack.events.append(event)
+        stack.status = "ROLLBACK_COMPLETE"
+        return found
 
-    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", asked)
-    _, messages = deploy(folder, "--yes", status=1)
-    assert "CREATE_FAILED                DriftedAlarm\n" in messages
-    assert messages.endswith("  - BmdbSchema: SchemaMismatch: x\n  - DriftedAlarm: no permission\n")
+    def events(answer: Callable[[], Any], arguments: dict[str, Any]) -> Any:
+        inner = {"LogicalResourceId": "Alarm", "ResourceType": "AWS::CloudWatch::Alarm", "StackName": "shepherd-O"}
+        failed = {"ResourceStatus": "CREATE_FAILED", "ResourceStatusReason": "no right", "Timestamp": datetime.now(UTC)}
+        return {"StackEvents": [{"EventId": "1", **inner, **failed}]} if arguments["StackName"] == NESTED else answer()
+
+    instead |= {"ExecuteChangeSet": executed, "DescribeStackEvents": events}
 
 
 @pytest.mark.parametrize(
     ("reason", "logged", "told"),
     [
-        ("SchemaMismatch: x", False, "  - BmdbSchema: SchemaMismatch: x\n"),
+        ("SchemaMismatch: x", False, "SchemaMismatch: x"),
         # CloudFormation takes 4 KB of it, and the rollback deletes the log that has the rest.
-        (SHORT, True, f"  - BmdbSchema: {WHOLE}\n"),
-        (SHORT, False, "/aws/lambda/shepherd-migrator cannot be read: ResourceNotFoundException"),
+        (SHORT, True, WHOLE),
+        (SHORT, False, f"{SHORT} (and /aws/lambda/shepherd-migrator cannot be read: ResourceNotFoundException)"),
     ],
     ids=["alone", "whole", "without its log"],
 )
 def test_a_failure_is_told_whole_without_what_follows_from_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, reason: str, told: str, *, logged: bool
+    folder: Path, instead: Instead, reason: str, told: str, *, logged: bool
 ) -> None:
+    """Also that of a nested stack, whose events are its own; those of the stack around it only say that it failed."""
     logs, group = boto3.client("logs"), {"logGroupName": "/aws/lambda/shepherd-migrator"}
     if logged:
         logs.create_log_group(**group)
@@ -520,10 +492,11 @@ def test_a_failure_is_told_whole_without_what_follows_from_it(
         record = {"message": "deployment failed", "exception": f"Traceback:\n  x\nshepherd_core.domain.{WHOLE}"}
         lines = [{"timestamp": int(time.time() * 1000), "message": json.dumps(record)}]
         logs.put_log_events(**group, logStreamName="one", logEvents=lines)
-    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", failing(reason))
+    fail(instead, reason)
     _, messages = deploy(folder, "--yes", status=1)
+    assert "CREATE_FAILED                Alarm\n" in messages
     found = messages.partition("the stack shepherd is ROLLBACK_COMPLETE:\n")[2]
-    assert told in found if reason == SHORT and not logged else found == told
+    assert found == f"  - BmdbSchema: {told}\n  - Alarm: no right\n"
 
 
 @pytest.fixture
