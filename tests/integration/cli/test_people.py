@@ -32,62 +32,38 @@ from tests.support.deployment.iam import allows
 from tests.support.deployment.people import BUCKET, PEOPLE, statements
 
 ACCOUNT, REGION = PSEUDO["AWS::AccountId"], PSEUDO["AWS::Region"]
-WHY = ("--reason", "a test")
+WHY = "--reason test"
 PAUSE = "5c000000-0000-4000-8000-000000000000"
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
-IMAGE = ("--image", "https://images.example.com/x", "--sha256", 64 * "0")
 
 # How each command is run, with --yes if it asks before it changes more than one thing, or what somebody else did.
 # FIRST, ENDED and QUARANTINED are machines, NEW is one that the BMDB does not know; FOLDER has files.
-ARGUMENTS: dict[str, tuple[str, ...]] = {
-    "db migrate": (),
-    "db status": (),
-    "settings init": ("--provider", "static"),
-    "settings check": ("FOLDER/shepherd.toml",),
-    "settings show": (),
-    "settings set": ("recoverer.max_steps_per_hour", "30", "--yes"),
-    "settings import-machines": ("FOLDER/machines.csv", "--provider", "static"),
-    "machine list": (),
-    "machine show": ("FIRST",),
-    "machine why": ("FIRST",),
-    "machine wait": ("FIRST", "--for", "needs_agent"),
-    "machine retry": ("--provider", "ec2", *WHY, "--yes"),
-    "machine reboot": ("FIRST", "QUARANTINED", *WHY, "--yes"),
-    "machine power-cycle": ("FIRST", "QUARANTINED", *WHY, "--yes"),
-    "machine unquarantine": ("--provider", "ec2", *WHY, "--yes"),
-    "machine install": ("FIRST", *IMAGE, "--yes"),
-    "machine label": ("--provider", "ec2", "role=db", "--yes"),
-    "machine pin-host-key": ("FIRST", *HOST_KEY.split(), *WHY, "--replace", "--yes"),
-    "machine forget-host-key": ("FIRST", *WHY, "--yes"),
-    "machine adopt": ("NEW", "--class", "foreign", "--yes"),
-    "machine rebind": ("ENDED", "NEW", "--yes"),
-    "machine forget": ("ENDED", *WHY, "--yes"),
-    "machine release": ("FIRST", *WHY, "--yes"),
-    "machine retire": ("FIRST", *WHY, "--yes"),
-    "machine describe": ("FIRST",),
-    "machine history": ("FIRST",),
-    "machine logs": ("FIRST",),
-    "machine pause": ("--state", "quarantined", *WHY, "--yes"),
-    "ssh-key create": (),
-    "ssh-key show": (),
-    "ssh-key rotate": ("--yes",),
-    "ssh-key retire": ("--yes",),
-    "provider new": ("acme",),
-    "deploy": ("FOLDER/shepherd.toml", "--build", "FOLDER/build", "--yes"),
-    "destroy": ("FOLDER/shepherd.toml", "--yes"),
-    "status": (),
-    "causes": (),
-    "reconcile": (),
-    "inventory": (),
-    "history": ("FIRST",),
-    "logs": ("FIRST",),
-    "pause": ("--state", "quarantined", *WHY, "--yes"),
-    "pauses": (),
-    "resume": (PAUSE, "--yes"),
-    "run": ("updater",),
-    "console": (),
-    "demo": (),
-    "simulate": (),
+ARGUMENTS = {
+    **dict.fromkeys(("db migrate", "db status", "settings show", "machine list", "ssh-key create", "ssh-key show"), ""),
+    **dict.fromkeys(("status", "causes", "reconcile", "inventory", "pauses", "console", "demo", "simulate"), ""),
+    **dict.fromkeys(("history", "logs", "machine history", "machine logs"), "FIRST"),
+    **dict.fromkeys(("machine show", "machine why", "machine describe"), "FIRST"),
+    **dict.fromkeys(("machine retry", "machine unquarantine"), f"--provider ec2 {WHY} --yes"),
+    **dict.fromkeys(("machine reboot", "machine power-cycle"), f"FIRST QUARANTINED {WHY} --yes"),
+    **dict.fromkeys(("machine forget-host-key", "machine release", "machine retire"), f"FIRST {WHY} --yes"),
+    **dict.fromkeys(("pause", "machine pause"), f"--state quarantined {WHY} --yes"),
+    **dict.fromkeys(("ssh-key rotate", "ssh-key retire"), "--yes"),
+    "settings init": "--provider static",
+    "settings check": "FOLDER/shepherd.toml",
+    "settings set": "recoverer.max_steps_per_hour 30 --yes",
+    "settings import-machines": "FOLDER/machines.csv --provider static",
+    "machine wait": "FIRST --for needs_agent",
+    "machine install": f"FIRST --image https://images.example.com/x --sha256 {64 * '0'} --yes",
+    "machine label": "--provider ec2 role=db --yes",
+    "machine pin-host-key": f"FIRST {HOST_KEY} {WHY} --replace --yes",
+    "machine adopt": "NEW --class foreign --yes",
+    "machine rebind": "ENDED NEW --yes",
+    "machine forget": f"ENDED {WHY} --yes",
+    "provider new": "acme",
+    "deploy": "FOLDER/shepherd.toml --build FOLDER/build --yes",
+    "destroy": "FOLDER/shepherd.toml --yes",
+    "resume": f"{PAUSE} --yes",
+    "run": "updater",
 }
 ANSWERS = f"""version = 1
 [deployment]
@@ -172,33 +148,14 @@ def as_aws_enforces(allowed: list[dict[str, Any]]) -> Callable[[Any, str, Any], 
     return asked
 
 
-class Deployment:
-    """A deployment, and the command line of somebody who uses it."""
-
-    def __init__(self, shepherdctl: CommandLine, ec2: Ec2Fleet, folder: Path) -> None:
-        first, ended, quarantined = ec2.machines
-        ec2.end(ended)
-        self._stand_for = {"FIRST": first, "ENDED": ended, "QUARANTINED": quarantined, "FOLDER": str(folder)}
-        self.shepherdctl, self._ec2 = shepherdctl, ec2
-
-    def __call__(self, name: str, allowed: list[dict[str, Any]], but: str = "") -> Result:
-        given = [word for word in ARGUMENTS[name] if word != but]
-        if "NEW" in given and "NEW" not in self._stand_for:
-            self._stand_for["NEW"] = self._ec2.create(uuid4())
-        arguments = []
-        for word in given:
-            for each, meaning in self._stand_for.items():
-                word = word.replace(each, meaning)  # noqa: PLW2901
-            arguments.append(word)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(botocore.client.BaseClient, "_make_api_call", as_aws_enforces(allowed))
-            return self.shepherdctl(*name.split(), *arguments)
+Deployed = Callable[..., Result]
+"""A deployment: it runs a command with these policies, and without the option *but*."""
 
 
 @pytest.fixture
 def deployment(
     aws: None, shepherdctl: CommandLine, ec2: Ec2Fleet, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Deployment]:
+) -> Iterator[Deployed]:
     ssm, s3, logs = boto3.client("ssm"), boto3.client("s3"), boto3.client("logs")
     private = ssh_keys.generate()
     for name, value in {
@@ -216,9 +173,12 @@ def deployment(
     (tmp_path / "machines.json").write_text("[]")
     (tmp_path / "machines.csv").write_text("ID,Addr\nrack1-07,203.0.113.7\n")
     build_small(tmp_path / "build")
-    first, _, quarantined = ec2.machines.values()
-    fleet.quarantine(quarantined)
-    paused = f"'{PAUSE}', '{first}', 'bob', 'a test'"
+    first, ended, quarantined = ec2.machines
+    ec2.end(ended)
+    stand_for = {"FIRST": first, "ENDED": ended, "QUARANTINED": quarantined, "FOLDER": str(tmp_path)}
+    stand_for["NEW"] = ec2.create(uuid4())
+    fleet.quarantine(ec2.machines[quarantined])
+    paused = f"'{PAUSE}', '{ec2.machines[first]}', 'bob', 'a test'"
     fleet.sql(f"INSERT INTO pauses (pause_id, machine_id, owner, reason) VALUES ({paused})")
     shepherdctl.environment |= {
         "SHEPHERD_SETTINGS": f"s3://{BUCKET}/settings.toml",
@@ -237,7 +197,16 @@ def deployment(
     visit_console(monkeypatch)
     adapters.secrets.cache_clear()
     wiring_settings.in_force.cache_clear()
-    yield Deployment(shepherdctl, ec2, tmp_path)
+
+    def run(name: str, allowed: list[dict[str, Any]], but: str = "") -> Result:
+        words = ARGUMENTS[name].replace(but, "")
+        for each, meaning in stand_for.items():
+            words = words.replace(each, meaning)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(botocore.client.BaseClient, "_make_api_call", as_aws_enforces(allowed))
+            return shepherdctl(*name.split(), *words.split())
+
+    yield run
     adapters.secrets.cache_clear()
     wiring_settings.in_force.cache_clear()
 
@@ -274,7 +243,7 @@ def test_every_command_is_run_and_asks_if_it_has_a_dry_run() -> None:
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_a_command_is_for_its_person_and_those_above(name: str, deployment: Deployment, fleet: Fleet) -> None:
+def test_a_command_is_for_its_person_and_those_above(name: str, deployment: Deployed, fleet: Fleet) -> None:
     """
     Each of the three, the least first: what is refused changes nothing, and names all that is missing.
 
@@ -301,7 +270,7 @@ def test_a_command_is_for_its_person_and_those_above(name: str, deployment: Depl
             return
 
 
-def test_an_administrator_upgrades_the_deployment(deployment: Deployment, tmp_path: Path) -> None:
+def test_an_administrator_upgrades_the_deployment(deployment: Deployed, tmp_path: Path) -> None:
     """Which also deletes code from before."""
     for number in range(2):
         build_small(tmp_path / "build", **{f"Other{number}": {"Type": "AWS::SQS::Queue"}})
@@ -310,12 +279,12 @@ def test_an_administrator_upgrades_the_deployment(deployment: Deployment, tmp_pa
     assert f"delete 1 of s3://{BUCKET}/code/" in result.output
 
 
-def test_somebody_without_any_right_is_told_a_readers(deployment: Deployment) -> None:
+def test_somebody_without_any_right_is_told_a_readers(deployment: Deployed) -> None:
     assert set(missing(deployment("status", []))) == RIGHTS[Person.READER]
 
 
 def test_a_login_that_iam_refuses_is_told_with_its_action(
-    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployed, shepherdctl: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PostgreSQL tells only that authentication failed."""
 
@@ -325,15 +294,17 @@ def test_a_login_that_iam_refuses_is_told_with_its_action(
 
     monkeypatch.setattr(adapters, "bmdb", refuse)
     iam = {"BMDB_AUTH": "iam", "BMDB_HOST": "db.example", "BMDB_ROLES": "shepherd"}
-    deployment.shepherdctl.environment |= {f"SHEPHERD_{name}": value for name, value in iam.items()}
+    shepherdctl.environment |= {f"SHEPHERD_{name}": value for name, value in iam.items()}
     assert missing(deployment("pauses", statements(Person.READER))) == ["rds-db:connect as shepherd-reader"]
 
 
-def test_a_statement_that_the_database_refuses_is_for_whom_it_says(deployment: Deployment, fleet: Fleet) -> None:
+def test_a_statement_that_the_database_refuses_is_for_whom_it_says(
+    deployment: Deployed, shepherdctl: CommandLine, fleet: Fleet
+) -> None:
     """Somebody may have set a database user of their own."""
     own = fleet.settings.of_role("reader").bmdb_user
     changed = {"SHEPHERD_BMDB_ROLES": "", "SHEPHERD_BMDB_USER": own, "SHEPHERD_BMDB_PASSWORD_PARAMETER": ""}
-    deployment.shepherdctl.environment |= changed
+    shepherdctl.environment |= changed
     refused = deployment("pause", statements(Person.OPERATOR))
     assert "permission denied for table pauses" in refused.stderr
     assert "This command is for operators" in refused.stderr

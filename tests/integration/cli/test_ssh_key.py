@@ -178,6 +178,6 @@ def test_a_stale_public_half_stops_a_rotation(shepherdctl: CommandLine) -> None:
             told = shepherdctl.told("ssh-key", *words.split(), status=1)
             assert f"{PUBLIC} is not the public half of {NAME}: run ssh-key create" in told
         assert stored() == before
-        boto3.client("ssm").delete_parameter(Name=PUBLIC)
+        boto3.client("ssm").delete_parameters(Names=[PUBLIC])
     shepherdctl.read("ssh-key", "create")
     assert shepherdctl.load("ssh-key", "show")["public_key"] == public(NAME)
