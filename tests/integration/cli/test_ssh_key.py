@@ -30,7 +30,7 @@ def shepherdctl(aws: None) -> Iterator[CommandLine]:
 
 def put(name: str, value: str) -> None:
     kind = "String" if name.endswith(".pub") else "SecureString"
-    boto3.client("ssm").put_parameter(Name=name, Value=value, Type=kind, Overwrite=True)  # type: ignore[arg-type]
+    boto3.client("ssm").put_parameter(Name=name, Value=value, Type=kind, Overwrite=True)
 
 
 def stored() -> dict[str, tuple[str, str]]:

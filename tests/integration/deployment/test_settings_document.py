@@ -23,7 +23,7 @@ BAD = "version = 1\n[recoverer]\nstartup_timeout_seconds = 0\nchunk = 3\n"
 
 
 class Source:
-    """Where the document is; where it is read from AWS, tests/integration/cli/settings reads it."""
+    """Where the document is; where it is read from AWS, tests/integration/cli/test_settings.py reads it."""
 
     holds: str | ShepherdError = ""
 
