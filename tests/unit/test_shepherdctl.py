@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from io import StringIO
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -36,8 +37,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Terminal]:
     def make(columns: int) -> Terminal:
         monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setenv("COLUMNS", str(columns))
-        made = Terminal()
-        monkeypatch.setattr(sys, "stdout", made)
+        monkeypatch.setattr(sys, "stdout", made := Terminal())
         return made
 
     return make
@@ -50,13 +50,6 @@ def no_wishes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("1s", 1), ("90s", 90), ("15m", 900), ("2h", 7200), (" 1d ", 86_400), ("366d", 366 * 86_400)]
-)
-def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
-    assert formats.duration(text) == seconds
-
-
-@pytest.mark.parametrize(
     "text", ["", "5", "h", "0s", "-1h", "1.5h", "1h30m", "2 h", "2H", "3w", "367d", "99999999999d", "²s", "inf"]
 )
 def test_an_invalid_duration_is_refused_with_examples(text: str) -> None:
@@ -65,25 +58,29 @@ def test_an_invalid_duration_is_refused_with_examples(text: str) -> None:
     assert repr(text) in str(caught.value)
 
 
+def relative(seconds: float) -> str:
+    return formats.relative(NOON - timedelta(seconds=seconds), NOON)
+
+
+DURATIONS = {"1s": 1, "90s": 90, "15m": 900, "2h": 7200, " 1d ": 86_400, "366d": 366 * 86_400}
+TIMES = {0: "0 s ago", 12.9: "13 s ago", 119.4: "119 s ago", 119.6: "2 min ago", 7_169: "119 min ago", 7_171: "2 h ago"}
+TIMES |= {170_640: "47 h ago", 171_360: "2 days ago", 172_800: "2 days ago", -240: "in 4 min", -7_199.9: "in 2 h"}
+SIZES = {0: "0 B", 1: "1 B", 1023: "1023 B", 1024: "1 KiB", 1536: "1.5 KiB", 1 << 30: "1 GiB", (1 << 40) - 1: "1 TiB"}
+SIZES |= {960197124096: "894.3 GiB", 12000138625024: "10.9 TiB", 3 * 2**63: "24 EiB", 1 << 80: "1048576 EiB"}
+SPEEDS = {125_000_000: "1 Gbit/s", 3_125_000_000: "25 Gbit/s", 312_500_000: "2.5 Gbit/s", 12_500_000: "100 Mbit/s"}
+
+
 @pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0, "0 s ago"),
-        (12.9, "13 s ago"),
-        (119.4, "119 s ago"),
-        (119.6, "2 min ago"),
-        (7_169, "119 min ago"),
-        (7_171, "2 h ago"),
-        (47.4 * 3600, "47 h ago"),
-        (47.6 * 3600, "2 days ago"),
-        (172_800, "2 days ago"),
-        (-240, "in 4 min"),
-        (-7_199.9, "in 2 h"),
-    ],
+    ("function", "wanted"),
+    [(formats.duration, DURATIONS), (relative, TIMES), (formats.size, SIZES), (formats.speed, SPEEDS)],
 )
-def test_times_are_relative_in_a_suitable_unit(seconds: float, words: str) -> None:
-    """People ask how long ago, not when; a pause of two hours has two hours left, not one, a moment after it began."""
-    assert formats.relative(NOON - timedelta(seconds=seconds), NOON) == words
+def test_every_figure_is_in_a_suitable_unit(function: Callable[[Any], object], wanted: dict[Any, object]) -> None:
+    """
+    People ask how long ago, not when; a pause of two hours has two hours left, not one, a moment after it began.
+
+    The agent reports bytes; ports are known by bits per second.
+    """
+    assert {value: function(value) for value in wanted} == wanted
 
 
 def test_moments_are_in_the_time_zone_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,17 +91,6 @@ def test_moments_are_in_the_time_zone_of_the_terminal(monkeypatch: pytest.Monkey
     time.tzset()
 
 
-SIZES = {0: "0 B", 1: "1 B", 1023: "1023 B", 1024: "1 KiB", 1536: "1.5 KiB", 1 << 30: "1 GiB", (1 << 40) - 1: "1 TiB"}
-SIZES |= {960197124096: "894.3 GiB", 12000138625024: "10.9 TiB", 3 * 2**63: "24 EiB", 1 << 80: "1048576 EiB"}
-SPEEDS = {125_000_000: "1 Gbit/s", 3_125_000_000: "25 Gbit/s", 312_500_000: "2.5 Gbit/s", 12_500_000: "100 Mbit/s"}
-
-
-def test_sizes_and_speeds_are_in_a_suitable_unit() -> None:
-    """The agent reports bytes; ports are known by bits per second."""
-    assert {octets: formats.size(octets) for octets in SIZES} == SIZES
-    assert {octets: formats.speed(octets) for octets in SPEEDS} == SPEEDS
-
-
 def test_programs_get_times_in_utc_that_sort_as_text() -> None:
     """Also when the database answers in another zone, or on the full second."""
     moment = NOON.astimezone(timezone(timedelta(hours=5)))
@@ -113,20 +99,12 @@ def test_programs_get_times_in_utc_that_sort_as_text() -> None:
 
 
 def test_a_document_is_json_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
-    printing.document(
-        {"id": A, "at": NOON, "process": Process.RECOVERY, "none": None, "nested": [(1, True)], "c": "\x9b"}
-    )
+    given = {"id": A, "at": NOON, "process": Process.RECOVERY, "none": None, "nested": [(1, True)], "c": "\x9b"}
+    printing.document(given)
     printed = capsys.readouterr().out
     assert "\x9b" not in printed
-    assert json.loads(printed) == {
-        "version": VERSION,
-        "id": str(A),
-        "at": "2026-03-01T12:00:00.000000Z",
-        "process": "ShepherdRecovery",
-        "none": None,
-        "nested": [[1, True]],
-        "c": "\x9b",
-    }
+    texts = {"id": str(A), "at": "2026-03-01T12:00:00.000000Z", "process": "ShepherdRecovery", "c": "\x9b"}
+    assert json.loads(printed) == {"version": VERSION, **texts, "none": None, "nested": [[1, True]]}
 
 
 def test_short_ids_are_distinct(terminal: Callable[[int], Terminal]) -> None:
