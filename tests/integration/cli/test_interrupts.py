@@ -5,9 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from tests.support.command_line import CommandLine
 
 ROOT = Path(__file__).parents[3]
 SAID = {signal.SIGTERM: "terminated", signal.SIGINT: "interrupted", signal.SIGHUP: "the terminal is gone"}
-SIGNALS = tuple(SAID)
 REASON = ("--reason", "why", "--yes")
 PAUSE = ("pause", "--machine", "machine-1", *REASON)
 
@@ -48,11 +46,11 @@ def test_of_several_signals_one_counts_and_none_ends_the_cleaning_up() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLDS_BACK], cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True
     ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
+        assert process.stdin
+        assert process.stdout
         for told in ("ready\n", "cleans up\n"):
             assert process.stdout.readline() == told
-            for number in SIGNALS:
+            for number in SAID:
                 os.kill(process.pid, number)
             process.stdin.write("\n")
             process.stdin.flush()
@@ -61,51 +59,41 @@ def test_of_several_signals_one_counts_and_none_ends_the_cleaning_up() -> None:
     assert output == "cleaned up\n"
 
 
-@contextmanager
-def locked(fleet: Fleet, statement: str) -> Iterator[None]:
-    with closing(administrator(fleet.settings)) as other:
-        other.run("BEGIN")
-        other.run(statement)
-        yield
-        other.run("ROLLBACK")
-
-
-def blocked(fleet: Fleet, number: signal.Signals) -> Callable[[int], None]:
-    """Return what sends the signal to a process once a lock keeps it waiting."""
+def interrupted(fleet: Fleet, number: int, lock: str, *arguments: str) -> tuple[int, str, str]:
+    """Return the status, output and errors of a command that gets the signal while *lock* keeps it waiting."""
 
     def send(pid: int) -> None:
         fleet.wait_until_blocked()
         os.kill(pid, number)
 
-    return send
+    with closing(administrator(fleet.settings)) as other:
+        other.run("BEGIN")
+        other.run(lock)
+        ended = CommandLine(fleet.settings).process(*arguments, meanwhile=send)
+        other.run("ROLLBACK")
+    return ended.returncode, ended.stdout, ended.stderr
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", SAID)
 @pytest.mark.parametrize(
-    "waits", ["pauses IN SHARE MODE", "machine_provided"], ids=["for the change", "before the change"]
+    ("lock", "told"),
+    [("LOCK TABLE pauses IN SHARE MODE", ": nothing was changed"), ("LOCK TABLE machine_provided", "")],
+    ids=["for the change", "before the change"],
 )
-def test_an_interrupted_command_has_changed_nothing(
-    fleet: Fleet, shepherdctl: CommandLine, waits: str, number: signal.Signals
-) -> None:
+def test_an_interrupted_command_has_changed_nothing(fleet: Fleet, lock: str, told: str, number: signal.Signals) -> None:
     """What waits at the server is canceled: it would be carried out after the command had said that it was not."""
     fleet.provided_machine()
-    with locked(fleet, f"LOCK TABLE {waits}"):
-        ended = shepherdctl.process(*PAUSE, meanwhile=blocked(fleet, number))
-    said = f"{SAID[number]}: nothing was changed\n" if waits.startswith("pauses") else f"{SAID[number]}\n"
-    assert (ended.returncode, ended.stdout, ended.stderr) == (128 + number, "", said)
+    assert interrupted(fleet, number, lock, *PAUSE) == (128 + number, "", f"{SAID[number]}{told}\n")
     fleet.wait_until_idle()
     assert fleet.sql("SELECT FROM pauses") == []
 
 
-def test_a_command_interrupted_between_its_changes_tells_both(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    machines = [fleet.quarantine(fleet.provided_machine()) for _ in range(3)]
-    names = [f"machine-{number}" for number in (1, 2, 3)]
-    with locked(fleet, f"SELECT FROM machine_quarantine WHERE machine_id = '{machines[1]}' FOR UPDATE"):
-        ended = shepherdctl.process("machine", "unquarantine", *names, *REASON, meanwhile=blocked(fleet, signal.SIGINT))
-    assert (ended.returncode, ended.stdout) == (130, "")
-    assert ended.stderr == (
-        "interrupted: 1 transaction committed, which nothing takes back; the same command does the rest\n"
-    )
+def test_a_command_interrupted_between_its_changes_tells_both(fleet: Fleet) -> None:
+    machines = [fleet.quarantine(machine_id) for machine_id in fleet.machines(3)]
+    lock = f"SELECT FROM machine_quarantine WHERE machine_id = '{machines[1]}' FOR UPDATE"
+    unquarantine = ("machine", "unquarantine", *map(str, machines), *REASON)
+    told = "interrupted: 1 transaction committed, which nothing takes back; the same command does the rest\n"
+    assert interrupted(fleet, signal.SIGINT, lock, *unquarantine) == (130, "", told)
     left = {machine_id for (machine_id,) in fleet.sql("SELECT machine_id FROM machine_quarantine")}
     assert left == set(machines[1:])
 

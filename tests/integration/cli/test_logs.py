@@ -26,42 +26,30 @@ def machine_id(fleet: Fleet) -> UUID:
 def shepherdctl(
     request: pytest.FixtureRequest, aws: None, fleet: Fleet, machine_id: UUID, tmp_path: Path
 ) -> CommandLine:
-    now = server.now(fleet.connection)
-
-    def line(
-        minutes: int, function: str, message: str, about: object = machine_id, **facts: str
-    ) -> tuple[str, int, str]:
-        at = now - timedelta(minutes=minutes)
-        facts |= {} if function == "agent-api" else {"loop": function}
-        record = {
-            "level": "WARNING",
-            "message": message,
-            "timestamp": at.isoformat(),
-            "machine_id": str(about),
-            **facts,
-        }
-        return function, int(at.timestamp() * 1000), json.dumps(record)
-
-    logged = [
-        line(90, "initializer", "too old"),
-        line(30, "recoverer", "remediation step", decision="reboot \x1b[31m"),
-        line(40, "initializer", "takeover failed"),
-        line(20, "initializer", "another machine", about=UUID(int=7)),
-        line(10, "agent-api", "request refused"),
-    ]
+    logged = []
+    for minutes, function, message, about in (
+        (90, "initializer", "too old", machine_id),
+        (40, "initializer", "takeover failed", machine_id),
+        (30, "recoverer", "remediation step", machine_id),
+        (20, "initializer", "another machine", UUID(int=7)),
+        (10, "agent-api", "request refused", machine_id),
+    ):
+        at = server.now(fleet.connection) - timedelta(minutes=minutes)
+        record = {"level": "WARNING", "message": message, "timestamp": at.isoformat(), "machine_id": str(about)}
+        record |= {} if function == "agent-api" else {"loop": function}
+        record |= {"decision": "reboot \x1b[31m"} if function == "recoverer" else {}
+        logged.append((function, {"timestamp": int(at.timestamp() * 1000), "message": json.dumps(record)}))
     if request.param == "file":
         file = tmp_path / "functions.log"
-        file.write_text("".join(f"{text}\n" for *_, text in logged) + f"no JSON {machine_id}\n")
+        file.write_text("".join(f"{each['message']}\n" for _, each in logged[::-1]) + f"no JSON {machine_id}\n")
         return CommandLine(fleet.settings, {"SHEPHERD_LOGS": str(file)})
     client = boto3.client("logs")
     for function in FUNCTIONS:
-        group = f"/aws/lambda/fleet-{function}"
-        client.create_log_group(logGroupName=group)
-        client.create_log_stream(logGroupName=group, logStreamName="one")
-        own = sorted((at, text) for name, at, text in logged if name == function)
-        if own:
-            events = [{"timestamp": at, "message": text} for at, text in own]
-            client.put_log_events(logGroupName=group, logStreamName="one", logEvents=events)
+        stream = {"logGroupName": f"/aws/lambda/fleet-{function}", "logStreamName": "one"}
+        client.create_log_group(logGroupName=stream["logGroupName"])
+        client.create_log_stream(**stream)
+        if own := [each for name, each in logged if name == function]:
+            client.put_log_events(**stream, logEvents=own)
     return CommandLine(fleet.settings, {"SHEPHERD_LOGS": "fleet"})
 
 
@@ -91,9 +79,8 @@ def test_a_provider_id_may_be_a_uuid(shepherdctl: CommandLine, fleet: Fleet) -> 
     ("source", "fault"), [("nowhere", "the log group /aws/lambda/nowhere-"), ("./none", "the log none")]
 )
 def test_a_log_that_is_not_there_is_named(fleet: Fleet, machine_id: UUID, aws: None, source: str, fault: str) -> None:
-    result = CommandLine(fleet.settings, {"SHEPHERD_LOGS": source}).told("logs", str(machine_id), status=1)
-    assert f"error: {fault}" in result
-    assert "SHEPHERD_LOGS" in result
+    told = CommandLine(fleet.settings, {"SHEPHERD_LOGS": source}).told("logs", str(machine_id), status=1)
+    assert (f"error: {fault}" in told, "SHEPHERD_LOGS" in told) == (True, True)
 
 
 @pytest.mark.parametrize("shepherdctl", ["stack"], indirect=True)
