@@ -20,40 +20,16 @@ from shepherd_core.settings.functions.specs import LOOPS
 
 from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
-from tests.support.deployment.deployments import ROOT, build_small
+from tests.support.deployment.deployments import BUCKET, PSEUDO, ROOT, SMALL, build_small, write_small
 
-BUCKET, REGION = "shepherd-test", "eu-central-1"
-DEFAULT_ACCOUNT_ID = "123456789012"
-"""Moto's."""
-LIST = [{"ID": "rack1-07", "Addr": "203.0.113.7"}]
-ANSWERS = f"""version = 1
-
-[deployment]
-region = "{REGION}"
-bucket = "{BUCKET}"
-bmdb_host = "db.example.com"
-loop_minutes = "0,0,0,0"
-
-[deployment.secrets]
-bmdb-password = "password"
-
-[deployment.documents]
-"machines.json" = "machines.json"
-
-[provider.static]
-machines = "s3://{BUCKET}/documents/machines.json"
-"""
+ACCOUNT, REGION = PSEUDO["AWS::AccountId"], PSEUDO["AWS::Region"]
 
 pytestmark = pytest.mark.usefixtures("aws")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "shepherd.toml").write_text(ANSWERS)
-    (tmp_path / "password").write_text("geheim\n")
-    (tmp_path / "machines.json").write_text(json.dumps(LIST))
-    build_small(tmp_path / "build")
-    return tmp_path
+    return write_small(tmp_path)
 
 
 def deploy(folder: Path, *options: str, command: str = "deploy", status: int = 0) -> tuple[list[str], str]:
@@ -76,7 +52,7 @@ def only_stack() -> Any:
     """Return moto's object of the one stack."""
     from moto.cloudformation.models import cloudformation_backends  # noqa: PLC0415 - it takes a second to import
 
-    (stack,) = cloudformation_backends[DEFAULT_ACCOUNT_ID][REGION].stacks.values()
+    (stack,) = cloudformation_backends[ACCOUNT][REGION].stacks.values()
     return stack
 
 
@@ -152,18 +128,18 @@ def test_one_command_makes_everything(folder: Path) -> None:
     # The bucket keeps versions and nothing public; secrets are encrypted and shown nowhere.
     assert s3.get_bucket_versioning(Bucket=BUCKET)["Status"] == "Enabled"
     assert set(s3.get_public_access_block(Bucket=BUCKET)["PublicAccessBlockConfiguration"].values()) == {True}
-    assert s3.get_object(Bucket=BUCKET, Key="settings.toml")["Body"].read() == ANSWERS.encode()
+    assert s3.get_object(Bucket=BUCKET, Key="settings.toml")["Body"].read() == SMALL.encode()
     assert stored_password() == "geheim"
     assert "geheim" not in "".join(exports) + messages
     again, messages = deploy(folder, "--yes")
     assert "nothing to change" in messages
     assert (there(), again) == (made, exports)
-    (folder / "shepherd.toml").write_text(ANSWERS.replace("db.example.com", "other.example.com"))
+    (folder / "shepherd.toml").write_text(SMALL.replace("db.example.com", "other.example.com"))
     _, messages = deploy(folder, "--yes")
     assert "BmdbHost is 'other.example.com' instead of 'db.example.com'" in messages
     assert there()["stacks"] == {"shepherd": "UPDATE_COMPLETE"}
     # The exports of another stack name what is its own.
-    (folder / "shepherd.toml").write_text(ANSWERS.replace("region", 'stack = "blue"\nregion'))
+    (folder / "shepherd.toml").write_text(SMALL.replace("region", 'stack = "blue"\nregion'))
     exports, _ = deploy(folder, "--yes")
     assert {line.partition("=")[2] for line in exports} >= {"/blue/ssh-key", "blue", "ssm:/blue/installation-key"}
 
@@ -171,10 +147,10 @@ def test_one_command_makes_everything(folder: Path) -> None:
 @pytest.mark.parametrize("before", [None, "# of this morning"])
 def test_two_operators_do_not_overwrite_each_other(folder: Path, before: str | None, instead: Instead) -> None:
     """The other one writes between this one's plan and its change; the next plan says what it takes back."""
-    s3, other = boto3.client("s3"), f"{ANSWERS}[provisioner]\nmax_machines = 7\n".encode()
+    s3, other = boto3.client("s3"), f"{SMALL}[provisioner]\nmax_machines = 7\n".encode()
     if before is not None:
         deploy(folder, "--yes")
-        (folder / "shepherd.toml").write_text(f"{ANSWERS}{before}")
+        (folder / "shepherd.toml").write_text(f"{SMALL}{before}")
 
     def meanwhile(answer: Callable[[], Any], arguments: dict[str, Any]) -> Any:
         if arguments["Key"] == "settings.toml":
@@ -228,7 +204,7 @@ def test_a_bucket_of_another_account_or_region_is_refused(folder: Path, instead:
     """Else settings of ours would be read from what somebody else writes."""
     instead["HeadBucket"] = denied
     _, messages = deploy(folder, "--yes", status=1)
-    assert f"the bucket {BUCKET} is not of the account {DEFAULT_ACCOUNT_ID}" in messages
+    assert f"the bucket {BUCKET} is not of the account {ACCOUNT}" in messages
     assert there() == NOTHING
     instead.clear()
     elsewhere: Any = {"LocationConstraint": "us-west-2"}
@@ -256,7 +232,7 @@ def test_a_stored_secret_follows_its_source(folder: Path) -> None:
 
 def test_a_typed_secret_is_stored_and_not_shown(folder: Path, endpoint: str) -> None:
     """It is asked for until it can be one."""
-    (folder / "shepherd.toml").write_text(ANSWERS.replace('bmdb-password = "password"', ""))
+    (folder / "shepherd.toml").write_text(SMALL.replace('bmdb-password = "password"', ""))
     secret = "bmdb-password (not shown): "
     shown = stopped(folder, endpoint, ("to stop:", "shepherd"), (secret, ""), (secret, "hunter2"))
     assert "store the secret /shepherd/bmdb-password in SSM, as you type it" in shown
@@ -277,7 +253,7 @@ def test_a_typed_secret_is_stored_and_not_shown(folder: Path, endpoint: str) -> 
 )
 def test_a_secret_that_is_none_is_shown_nowhere(folder: Path, answer: str | None, content: bytes, told: str) -> None:
     given = "" if answer is None else f"bmdb-password = {answer}"
-    (folder / "shepherd.toml").write_text(ANSWERS.replace('bmdb-password = "password"', given))
+    (folder / "shepherd.toml").write_text(SMALL.replace('bmdb-password = "password"', given))
     (folder / "password").write_bytes(content)
     exports, messages = deploy(folder, "--yes", status=1)
     assert told in messages
@@ -373,14 +349,14 @@ def test_on_a_terminal_it_asks_and_keeps_the_answers(folder: Path, endpoint: str
 
 [deployment]
 region = "{REGION}"
-bucket = "shepherd-{DEFAULT_ACCOUNT_ID}-{REGION}"
+bucket = "shepherd-{ACCOUNT}-{REGION}"
 bmdb_host = "db.example.com"
 
 [deployment.documents]
 "machines.json" = "machines.json"
 
 [provider.static]
-machines = "s3://shepherd-{DEFAULT_ACCOUNT_ID}-{REGION}/documents/machines.json"
+machines = "s3://shepherd-{ACCOUNT}-{REGION}/documents/machines.json"
 """
     command_line = CommandLine(None, {"AWS_ENDPOINT_URL": endpoint})
     for status, options in ((0, ["--dry-run"]), (1, [])):
@@ -486,7 +462,7 @@ def reachable(folder: Path, fleet: Fleet) -> str:
     """Return the answers of a deployment whose database is that of the fleet."""
     own = fleet.settings
     answers = (
-        ANSWERS.replace("db.example.com", own.bmdb_host)
+        SMALL.replace("db.example.com", own.bmdb_host)
         .replace('"0,0,0,0"', '"1,2,1,10"\nbmdb_login = "one-password"')
         .replace("[provider", f'[bmdb]\nbmdb_name = "{own.bmdb_name}"\nbmdb_user = "{own.bmdb_user}"\n\n[provider')
     )
@@ -519,7 +495,7 @@ def test_it_ends_when_the_loops_have_run(
 
 
 def test_a_database_out_of_reach_is_said(folder: Path) -> None:
-    (folder / "shepherd.toml").write_text(ANSWERS.replace("0,0,0,0", "1,1,1,1").replace("db.example.com", "127.0.0.1"))
+    (folder / "shepherd.toml").write_text(SMALL.replace("0,0,0,0", "1,1,1,1").replace("db.example.com", "127.0.0.1"))
     exports, messages = deploy(folder, "--yes", status=3)
     assert "the password was not tried" in messages
     assert "nothing is known of the loops" in messages

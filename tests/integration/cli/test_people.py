@@ -27,9 +27,9 @@ from simulator.environment import environment
 from tests.integration.cli.ec2_fleet import Ec2Fleet
 from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine, every_command
-from tests.support.deployment.deployments import PSEUDO, build_small
+from tests.support.deployment.deployments import BUCKET, PSEUDO, build_small, write_small
 from tests.support.deployment.iam import allows
-from tests.support.deployment.people import BUCKET, PEOPLE, statements
+from tests.support.deployment.people import PEOPLE, statements
 
 ACCOUNT, REGION = PSEUDO["AWS::AccountId"], PSEUDO["AWS::Region"]
 WHY = "--reason test"
@@ -65,17 +65,6 @@ ARGUMENTS = {
     "resume": f"{PAUSE} --yes",
     "run": "updater",
 }
-ANSWERS = f"""version = 1
-[deployment]
-region = "{REGION}"
-bucket = "{BUCKET}"
-bmdb_host = "db.example.com"
-loop_minutes = "0,0,0,0"
-[deployment.documents]
-"machines.json" = "machines.json"
-[provider.static]
-machines = "s3://{BUCKET}/documents/machines.json"
-"""
 STOPPED = {"demo", "simulate"}
 """They end where their own world would begin, which nobody needs a right for."""
 
@@ -169,10 +158,7 @@ def deployment(
         logs.create_log_group(logGroupName=f"/aws/lambda/shepherd-{function}")
     s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
     s3.put_object(Bucket=BUCKET, Key="settings.toml", Body=b"version = 1\n")
-    (tmp_path / "shepherd.toml").write_text(ANSWERS)
-    (tmp_path / "machines.json").write_text("[]")
-    (tmp_path / "machines.csv").write_text("ID,Addr\nrack1-07,203.0.113.7\n")
-    build_small(tmp_path / "build")
+    (write_small(tmp_path) / "machines.csv").write_text("ID,Addr\nrack1-07,203.0.113.7\n")
     first, ended, quarantined = ec2.machines
     ec2.end(ended)
     stand_for = {"FIRST": first, "ENDED": ended, "QUARANTINED": quarantined, "FOLDER": str(tmp_path)}

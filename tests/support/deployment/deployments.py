@@ -153,3 +153,32 @@ def build_small(folder: Path, **resources: Any) -> None:
     queue = {"Type": "AWS::SQS::Queue", "Properties": {"QueueName": {"Ref": "AWS::StackName"}}}
     template = {"Parameters": TEMPLATE["Parameters"], "Resources": {"Queue": queue, **resources}}
     (folder / "template.yaml").write_text(yaml.safe_dump(template))
+
+
+BUCKET = "shepherd-test"
+SMALL = f"""version = 1
+
+[deployment]
+region = "{PSEUDO["AWS::Region"]}"
+bucket = "{BUCKET}"
+bmdb_host = "db.example.com"
+loop_minutes = "0,0,0,0"
+
+[deployment.secrets]
+bmdb-password = "password"
+
+[deployment.documents]
+"machines.json" = "machines.json"
+
+[provider.static]
+machines = "s3://{BUCKET}/documents/machines.json"
+"""
+
+
+def write_small(folder: Path) -> Path:
+    """Write all that a deployment needs which moto can make, and return its folder."""
+    (folder / "shepherd.toml").write_text(SMALL)
+    (folder / "password").write_text("geheim\n")
+    (folder / "machines.json").write_text('[{"ID": "rack1-07", "Addr": "203.0.113.7"}]')
+    build_small(folder / "build")
+    return folder

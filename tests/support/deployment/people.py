@@ -3,10 +3,9 @@
 from typing import Any
 
 from shepherdctl.people import Person
-from tests.support.deployment.deployments import Stack, stack_of
+from tests.support.deployment.deployments import BUCKET, Stack, stack_of
 
 PEOPLE = (Person.READER, Person.OPERATOR, Person.ADMINISTRATOR)
-BUCKET = "shepherd-test"
 
 
 def stack(**answers: str) -> Stack:
