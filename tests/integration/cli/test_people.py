@@ -52,7 +52,7 @@ ARGUMENTS = {
     "settings check": "FOLDER/shepherd.toml",
     "settings set": "recoverer.max_steps_per_hour 30 --yes",
     "settings import-machines": "FOLDER/machines.csv --provider static",
-    "machine wait": "FIRST --for needs_agent",
+    "machine wait": "FIRST --for needs_agent --timeout 9s",
     "machine install": f"FIRST --image https://images.example.com/x --sha256 {64 * '0'} --yes",
     "machine label": "--provider ec2 role=db --yes",
     "machine pin-host-key": f"FIRST {HOST_KEY} {WHY} --replace --yes",
