@@ -11,7 +11,6 @@ from uuid import UUID
 
 import pytest
 from shepherd_core import telemetry
-from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import lookup, pauses
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import history
@@ -57,7 +56,6 @@ class FakeLoop(Loop[None]):
     ) -> None:
         """*run_task* is the work on one machine; *finish* hears what is committed together, just before."""
         self.tasks: list[Task] = []
-        self.prepared = 0
         self.most_at_once = 0
         self.admitted = 0
         self._run_task = run_task
@@ -75,7 +73,6 @@ class FakeLoop(Loop[None]):
         return super().admit(session, provider)
 
     def prepare(self, deadline: Deadline) -> None:
-        self.prepared += 1
         self._prepare(deadline)
 
     def work_on(self, task: Task) -> None:
@@ -110,16 +107,14 @@ class Runner:
         machine_seconds: float = 60,
         session_seconds: float = 60,
         clock: Clock | None = None,
-        connection: Connection | None = None,
-        history_days: int = 0,
     ) -> Counts:
         used = clock or self.clock
         return runner.run(
             loop,
             PROVIDER,
-            connection or self.fleet.connection,
+            self.fleet.connection,
             used,
-            RunLimits(concurrency, machine_seconds, session_seconds, history_days),
+            RunLimits(concurrency, machine_seconds, session_seconds),
             deadline=Deadline(used, seconds),
             runtime_info="a test",
         )
@@ -288,54 +283,38 @@ def test_an_invocation_that_could_never_finish_a_machine_is_refused(fleet: Fleet
     assert loop.tasks == []
 
 
-def test_work_without_time_left_is_canceled_and_stays_due(
-    fleet: Fleet, run: Runner, clock: ManualClock, hang: Callable[[], None]
-) -> None:
-    machine = fleet.provided_machine()
-    fleet.pass_time(100)
-    due = run.due()
-
-    def run_task(_: Task) -> None:
-        clock.now += 10_000
-        hang()
-
-    loop = FakeLoop(run_task)
-    counts = run(loop)
-    assert [counts[metric] for metric in ENDED] == [0, 0, 1]
-    assert (counts[Metric.BACKLOG], counts[Metric.INCOMPLETE]) == (1, 1)
-    assert fleet.events(machine) == ["Started", "Canceled"]
-    assert lookup.show_machine(fleet.connection, machine).backoffs == []
-    assert run.due() == due
-    with pytest.raises((TimeLimitExceeded, SessionExpired)):
-        loop.tasks[0].deadline.check()
-
-
-# --- what all machines need ---
-
-
-@pytest.mark.parametrize("error", [ProviderUnavailable("no agent"), ValueError("a bug"), None])
-def test_a_failed_or_slow_preparation_fails_no_machine(
-    fleet: Fleet, run: Runner, clock: ManualClock, error: Exception | None
+@pytest.mark.parametrize(
+    ("slow", "error"),
+    [("work", None), ("prepare", None), ("prepare", ProviderUnavailable("no agent")), ("prepare", ValueError("a bug"))],
+)
+def test_work_without_time_or_preparation_is_canceled_and_stays_due(
+    fleet: Fleet, run: Runner, clock: ManualClock, hang: Callable[[], None], slow: str, error: Exception | None
 ) -> None:
     """With a mistyped bucket name, the whole fleet would back off and take hours to come back."""
     machine = fleet.provided_machine()
     fleet.pass_time(100)
     due = run.due()
 
-    def prepare(_: Deadline) -> None:
-        clock.now += 550
+    def take_too_long(_: object) -> None:
+        clock.now += 10_000 if slow == "work" else 550
         if error:
             raise error
+        if slow == "work":
+            hang()
 
-    loop = FakeLoop(prepare=prepare)
+    loop = FakeLoop(take_too_long) if slow == "work" else FakeLoop(prepare=take_too_long)
     with pytest.raises(type(error), match=str(error)) if error else nullcontext():
         counts = run(loop)
-        assert [counts[metric] for metric in (Metric.CLAIMED, *ENDED, Metric.INCOMPLETE)] == [1, 0, 0, 1, 1]
-    assert loop.tasks == []
+        wanted = (Metric.CLAIMED, *ENDED, Metric.BACKLOG, Metric.INCOMPLETE)
+        assert [counts[metric] for metric in wanted] == [1, 0, 0, 1, 1, 1]
     assert fleet.events(machine) == ["Started", "Canceled"]
     assert lookup.show_machine(fleet.connection, machine).backoffs == []
     assert run.due() == due
     assert fleet.sql("SELECT count(*) FROM sessions") == [[0]]
+    assert len(loop.tasks) == (slow == "work")
+    for task in loop.tasks:
+        with pytest.raises((TimeLimitExceeded, SessionExpired)):
+            task.deadline.check()
 
 
 # --- the session ---
@@ -484,20 +463,26 @@ def test_machines_that_wait_for_an_answer_together_get_it_together(fleet: Fleet,
     assert Metric.NOT_TAKEN not in run(FakeLoop())
 
 
+def asking(refusals: SimpleQueue[BaseException], before: Callable[[], object]) -> Callable[[Task], None]:
+    """Return work that asks, and leaves the refusal."""
+
+    def run_task(task: Task) -> None:
+        before()
+        try:
+            ask(task)
+        except ShepherdError as refusal:
+            refusals.put(refusal)
+            raise
+
+    return run_task
+
+
 @pytest.mark.parametrize("error", [SessionExpired(), BmdbUnavailable("gone")])
 def test_an_expired_session_ends_the_wait_for_an_answer(fleet: Fleet, run: Runner, error: Exception) -> None:
     """Such a thread would occupy a request slot at the provider in the next invocation."""
     fleet.provided_machine()
     ended: SimpleQueue[BaseException] = SimpleQueue()
-
-    def run_task(task: Task) -> None:
-        try:
-            ask(task)
-        except ShepherdError as refusal:
-            ended.put(refusal)
-            raise
-
-    loop = AnsweringLoop(run_task)
+    loop = AnsweringLoop(asking(ended, lambda: None))
     loop.answering = lambda: raises(error)(None)  # type: ignore[arg-type]  # it does not look at it
     with pytest.raises(type(error)):
         run(loop)
@@ -506,19 +491,14 @@ def test_an_expired_session_ends_the_wait_for_an_answer(fleet: Fleet, run: Runne
 
 def test_an_abandoned_worker_may_not_interrupt_its_machine(fleet: Fleet, run: Runner, clock: ManualClock) -> None:
     fleet.provided_machine()
-    late: SimpleQueue[BaseException | None] = SimpleQueue()
+    late: SimpleQueue[BaseException] = SimpleQueue()
     given_up = threading.Event()
 
-    def run_task(task: Task) -> None:
+    def outlive() -> None:
         clock.now += 100  # its time is over
         assert given_up.wait(WAIT_SECONDS)
-        try:
-            ask(task)
-        except ShepherdError as refusal:
-            late.put(refusal)
-            raise
 
-    loop = AnsweringLoop(run_task)
+    loop = AnsweringLoop(asking(late, outlive))
     assert run(loop, machine_seconds=60, session_seconds=600)[Metric.FAILED] == 1
     given_up.set()
     assert isinstance(late.get(timeout=WAIT_SECONDS), (SessionExpired, TimeLimitExceeded))

@@ -1,31 +1,144 @@
-"""Machines whose function died while it worked on them: they are worked on alone, and quarantined if that repeats."""
+"""
+The claims of a tick: no ready machine is left, no other one taken, and those whose function died come alone.
 
+Such a machine is a suspect; it is quarantined if that repeats.
+"""
+
+import random
 import threading
 from collections import Counter
 from collections.abc import Collection
+from itertools import cycle
 from uuid import UUID
 
 import pytest
-from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.recovery import explain, remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.ticks import TickHead
-from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors.bmdb import SessionExpired
-from shepherd_core.domain.errors.machine import SshRefused
 from shepherd_core.domain.machine import Process
-from shepherd_core.loops import runner
 from shepherd_core.loops.base import Closing, Task
 from shepherd_core.loops.claims import THREAD, Claims
-from shepherd_core.loops.runner import RunLimits
+from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
-from tests.integration.loops.test_control_loop import FakeLoop, kill_sessions
-from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
+from tests.integration.bmdb.combinations import COMBINATIONS, plant
+from tests.integration.loops.test_control_loop import FakeLoop, Runner, kill_sessions
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
+from tests.support.bmdb.recovery import RecoveryEnvironment
 from tests.support.waiting import WAIT_SECONDS
 
-START = Process.AGENT_START
+START, RECOVER = Process.AGENT_START, Process.RECOVERY
+
+BOTH = {START, RECOVER}
+KEEPING: list[tuple[str, set[Process]]] = [
+    ("SELECT 1", set()),
+    ("INSERT INTO work_backoff VALUES (:id, :process, now() + interval '1 minute', '?', 60)", BOTH),
+    ("INSERT INTO work_backoff VALUES (:id, :process, now() - interval '1 minute', '?', 60)", set()),
+    ("INSERT INTO work_backoff VALUES (:id, :process, now() + interval '1 minute', '?')", BOTH),
+    (
+        "INSERT INTO work_backoff (machine_id, process, until, cause, deaths) VALUES (:id, :process, now(), '?', 1)",
+        set(),
+    ),
+    ("INSERT INTO work VALUES (:id, 'ShepherdRemoval', :session, NULL)", BOTH),
+    ("INSERT INTO work VALUES (:id, 'ShepherdRemoval', :session, now())", BOTH),
+    ("INSERT INTO pauses (machine_id, owner, reason) VALUES (:id, '?', '?')", BOTH),
+    ("INSERT INTO pauses (machine_id, owner, reason, expires_at) VALUES (:id, '?', '?', now())", set()),
+    ("INSERT INTO pauses (machine_id, owner, reason, process) VALUES (:id, '?', '?', :process)", BOTH),
+    ("INSERT INTO pauses (machine_id, owner, reason, provider) VALUES (:id, '?', '?', 'equinix')", set()),
+    ("INSERT INTO work_backoff VALUES (:id, 'ShepherdAgentStart', now() - interval '1 minute', '?', 60)", set()),
+    ("INSERT INTO machine_rebooted VALUES (:id, now(), now() + interval '1 minute')", {START}),
+    ("INSERT INTO machine_rebooted VALUES (:id, now() - interval '7 hours', now())", set()),
+]
+"""What keeps a machine from these processes, or only seems to."""
+
+
+def plant_all(fleet: Fleet, process: Process) -> dict[UUID, bool]:
+    """Plant machines with all facts that decide what they need; return which are ready for the process."""
+    combinations = [each for each in COMBINATIONS if each.provider == PROVIDER and each.provided and not each.gone]
+    session = fleet.open_session()
+    ready = {}
+    planted = zip(plant(fleet, combinations), combinations, cycle(KEEPING), strict=False)
+    for machine_id, facts, (text, kept_from) in planted:
+        values = {":id": machine_id, ":process": process, ":session": session.session_id}
+        for name, value in values.items():
+            text = text.replace(name, f"'{value}'")  # noqa: PLW2901
+        fleet.sql(text)
+        model = facts.model()
+        if "work_backoff" in text and START in text:  # an agent start has failed
+            model.machines[0].backoffs[START] = (model.now, 60)
+        ready[machine_id] = model.obstacle(0, process) is None and process not in kept_from
+    return ready
+
+
+@pytest.mark.parametrize("process", [START, RECOVER])
+def test_operators_are_told_which_machines_are_ready(fleet: Fleet, process: Process) -> None:
+    """Of every eleventh, by which each thing that keeps a machine away meets each kind of facts."""
+    ready = plant_all(fleet, process)
+    fleet.sql(f"INSERT INTO recovery_budgets VALUES ('{PROVIDER}', '', 0, 'silent', '?')")
+    for machine_id, is_ready in list(ready.items())[::11]:
+        told = {each.process for each in explain.why(fleet.connection, machine_id) if each.eligible}
+        assert (process in told) is is_ready
+
+
+def test_the_initializer_leaves_no_ready_machine(fleet: Fleet, clock: ManualClock) -> None:
+    ready = plant_all(fleet, START)
+    loop = FakeLoop()
+    counts = Runner(fleet, clock)(loop)
+    assert set(loop.machines) == {each for each in ready if ready[each]}
+    assert counts[Metric.BACKLOG] == 0
+
+
+def test_the_recoverer_leaves_no_ready_machine(fleet: Fleet, clock: ManualClock) -> None:
+    ready = plant_all(fleet, RECOVER)
+    env = RecoveryEnvironment(fleet, clock)
+    counts = env.run()
+    started = {row[0] for row in fleet.sql("SELECT machine_id FROM work_history WHERE event = 'Started'")}
+    assert started == {each for each in ready if ready[each]}
+    assert counts[Metric.BACKLOG] == 0
+
+
+def test_a_failing_machine_is_due_since_its_backoff_ended(fleet: Fleet, clock: ManualClock) -> None:
+    """One that has failed for a day neither goes before the others nor looks as if nobody had worked on it."""
+    env = RecoveryEnvironment(fleet, clock)
+    env.add_reporting(10)
+    failing, other = fleet.unhealthy_machine(24 * HOUR, 25 * HOUR), fleet.unhealthy_machine(660)
+    fleet.sql(
+        "INSERT INTO work_backoff VALUES (:id, 'ShepherdRecovery', now() - interval '10 seconds', '?', 3600)",
+        id=failing,
+    )
+    planned = env.dry_run()
+    assert [work.machine_id for work in planned.work] == [other, failing]
+    later = planned.due_at[failing] - planned.due_at[other]
+    assert later.total_seconds() == pytest.approx(50, abs=5)
+    env.run(concurrency=1)
+    started = fleet.sql("SELECT machine_id FROM work_history WHERE event = 'Started' ORDER BY timestamp")
+    assert started == [[other], [failing]]
+
+
+def two_ticks(fleet: Fleet, clock: ManualClock) -> list[Claims]:
+    sessions = (fleet.open_session(connection=fleet.connect()) for _ in range(2))
+    return [Claims(FakeLoop(), session, clock, PROVIDER, Counter()) for session in sessions]
+
+
+def test_a_tick_that_meets_another_goes_on_elsewhere(fleet: Fleet, clock: ManualClock) -> None:
+    """Both begin at the machine that waits longest; they would meet at every batch. None is left."""
+    random.seed(1)
+    machines = [fleet.provided_machine() for _ in range(40)]
+    one, two = two_ticks(fleet, clock)
+    assert two.claim(0) == ()  # it has read the fleet
+    assert ids(one.claim(2)) == machines[:2]
+    place = machines.index(ids(two.claim(2))[0])
+    assert 2 < place < 32
+    work.claim(one.session, START, machines[place + 2 : place + 4])
+    assert ids(two.claim(4)) == machines[place + 4 : place + 8]  # half of a batch is no sign of another
+    assert set(ids(two.claim(40))) == {*machines[2:place], *machines[place + 8 :]}
+
+
+# --- suspects ---
+
 LONGEST = 3840
 """Seconds of the longest backoff."""
 
@@ -37,23 +150,17 @@ class Functions:
         self.fleet = fleet
         self.clock = clock
         self.killers: Collection[UUID] | None = ()
-        self.refusing: Collection[UUID] = ()
-        """Machines on which no agent can be started."""
         self.together = 0
         """Machines in hand before the first killer kills."""
         self._reaper = fleet.connect()
         self._one = threading.Lock()
 
-    def invoke(self, concurrency: int = 50) -> FakeLoop:
+    def invoke(self) -> FakeLoop:
         loop = FakeLoop(self._run_task)
         self._in_hand = threading.Semaphore(0)
         self._dead = threading.Event()
-        deadline = Deadline(self.clock, 600)
-        limits = RunLimits(concurrency, 60, 60)
         try:
-            runner.run(
-                loop, PROVIDER, self.fleet.connection, self.clock, limits, deadline=deadline, runtime_info="a test"
-            )
+            Runner(self.fleet, self.clock)(loop, concurrency=50)
         except SessionExpired:
             # In Lambda they would be gone; here they would keep suspects waiting.
             for thread in threading.enumerate():
@@ -75,8 +182,6 @@ class Functions:
         elif self.together:
             self._in_hand.release()
             assert self._dead.wait(WAIT_SECONDS)
-        if machine_id in self.refusing:
-            raise SshRefused
 
     def quarantined(self) -> set[UUID]:
         return {row[0] for row in self.fleet.sql("SELECT machine_id FROM machine_quarantine")}
@@ -91,19 +196,16 @@ def functions(fleet: Fleet, clock: ManualClock) -> Functions:
     return Functions(fleet, clock)
 
 
-def die_together(functions: Functions, machines: list[UUID]) -> None:
-    was, functions.killers, functions.together = functions.killers, machines[:1], len(machines)
-    functions.invoke()
-    functions.killers = was
-    assert {tuple(functions.fleet.events(machine)) for machine in machines} == {("Started", "Expired")}
-
-
 def test_a_machine_that_kills_its_functions_is_quarantined_alone(functions: Functions) -> None:
     fleet = functions.fleet
     machines = [fleet.provided_machine() for _ in range(5)]
     killer = machines[0]
-    functions.killers = [killer]
-    die_together(functions, machines)
+    functions.killers, functions.together = [killer], len(machines)
+    functions.invoke()
+    assert {tuple(fleet.events(machine)) for machine in machines} == {("Started", "Expired")}
+    cause = "fake/static died or was cut off while it worked on this machine and 4 more, 1 times in a row"
+    assert fleet.sql("SELECT DISTINCT failed_cause FROM work_history WHERE event = 'Expired'") == [[cause]]
+    assert explain.why(fleet.connection, killer)[0].because == f"waiting: {cause}"
     for _ in range(4):
         assert functions.quarantined() == set()
         fleet.pass_time(LONGEST)
@@ -140,36 +242,6 @@ def test_the_third_death_alone_in_a_row_quarantines_a_machine(functions: Functio
     functions.killers = ()
     assert functions.invoke().machines == [killer]
     assert functions.open() == set()
-
-
-def test_history_and_why_say_that_the_function_died(functions: Functions) -> None:
-    fleet = functions.fleet
-    machines = [fleet.provided_machine() for _ in range(3)]
-    die_together(functions, machines)
-    cause = "fake/static died or was cut off while it worked on this machine and 2 more, 1 times in a row"
-    assert fleet.sql("SELECT DISTINCT failed_cause FROM work_history WHERE event = 'Expired'") == [[cause]]
-    verdicts = explain.why(fleet.connection, machines[0])
-    assert verdicts[0].because == f"waiting: {cause}"
-
-
-@pytest.mark.parametrize("refused", [False, True])
-def test_work_that_ends_starts_the_count_over(functions: Functions, refused: bool) -> None:
-    """Also by a failure: the function survived it. So deaths at different times never add up."""
-    fleet = functions.fleet
-    machine = fleet.provided_machine()
-    for _ in range(5):
-        fleet.pass_time(LONGEST)
-        fleet.provided_machine()
-        functions.killers = [machine]
-        functions.invoke()
-        fleet.pass_time(30)
-        functions.killers = ()
-        functions.refusing = [machine] if refused else ()
-        assert machine in functions.invoke().machines
-        if not refused:
-            fleet.change(f"DELETE FROM machine_agent_started WHERE machine_id = '{machine}'")
-    assert functions.quarantined() == set()
-    assert fleet.sql("SELECT 1 FROM work_backoff WHERE deaths > 0") == []
 
 
 def test_an_outage_of_the_functions_quarantines_no_machine(functions: Functions) -> None:
@@ -253,9 +325,7 @@ def test_suspects_are_claimed_one_at_a_time_after_the_others(fleet: Fleet, clock
     fleet.open_session()
     fleet.pass_time(30)
     newcomer = fleet.provided_machine()
-    one, two = (
-        Claims(FakeLoop(), fleet.open_session(connection=fleet.connect()), clock, PROVIDER, Counter()) for _ in range(2)
-    )
+    one, two = two_ticks(fleet, clock)
     others = one.claim(10)
     assert ids(others) == [newcomer]
     assert one.must_wait(others)
@@ -285,16 +355,3 @@ def test_a_suspect_waits_for_threads_of_abandoned_work(functions: Functions) -> 
     abandoned.set()
     thread.join()
     assert functions.invoke().machines == [suspect]
-
-
-@pytest.mark.parametrize("seconds", [0, 60])
-def test_an_operator_may_end_the_suspicion(functions: Functions, seconds: float) -> None:
-    """After the cause is known, the machine is worked on as any other, also if its backoff is over."""
-    fleet = functions.fleet
-    machine = fleet.provided_machine()
-    functions.killers = [machine]
-    functions.invoke()
-    fleet.pass_time(seconds)
-    assert remediation.retry(fleet.connection, machine, reason="me: mended")
-    assert [held.deaths for held in claimed(fleet.open_session(), START)] == [0]
-    assert lookup.show_machine(fleet.connection, machine).backoffs == []
