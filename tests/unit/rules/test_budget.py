@@ -71,21 +71,14 @@ def test_each_location_has_a_budget_and_the_provider_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fleet", "shows"),
-    [
-        (figures(10, 9, reporting=10), False),  # all were interrupted, and report
-        (figures(100, 20, reporting=100, steps=20), False),
-        (figures(10, 9, reporting=9), True),
-        (figures(100, heard=100, losing=71), True),
-    ],
-)
-def test_a_budget_that_is_low_for_machines_that_report_is_not_shown(fleet: FleetFigures, shows: bool) -> None:
-    assert set(shown(budgets({"r1": fleet}, LIMITS), {"r1": fleet})) == ({WHOLE_PROVIDER} if shows else set())
-
-
-@pytest.mark.parametrize(
     ("fleet", "names"),
     [
+        # Nothing waits where all machines report that were interrupted.
+        ({"r1": figures(10, 9, reporting=10)}, set()),
+        ({"r1": figures(100, 20, reporting=100, steps=20)}, set()),
+        ({"r1": figures(10, 9, reporting=9)}, {WHOLE_PROVIDER}),
+        ({"r1": figures(100, heard=100, losing=71)}, {WHOLE_PROVIDER}),
+        # Of an only location the smaller one, which limits the steps.
         ({"r1": figures(2, 2)}, {WHOLE_PROVIDER}),
         ({"r1": figures(20, 3, unreached=3)}, {"r1"}),
         ({"r1": figures(100, 20, unreached=3, steps=20)}, {"r1"}),
@@ -93,8 +86,7 @@ def test_a_budget_that_is_low_for_machines_that_report_is_not_shown(fleet: Fleet
         ({"r1": figures(10, 9), "r2": figures(1)}, {"r1", WHOLE_PROVIDER}),
     ],
 )
-def test_the_budget_of_an_only_location_is_shown_once(fleet: dict[str, FleetFigures], names: set[str]) -> None:
-    """The smaller one, which limits the steps."""
+def test_small_budgets_are_shown_where_a_machine_may_wait(fleet: dict[str, FleetFigures], names: set[str]) -> None:
     assert set(shown(budgets(fleet, LIMITS), fleet)) == names
 
 

@@ -89,42 +89,27 @@ def test_any_text_is_a_policy_or_refused(text: str) -> None:
     assert steps[-1].kind is QUARANTINE
 
 
-def test_the_policy_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "BMDB_HOST": "db",
-        "PROVIDER": "redfish",
-        "REMEDIATION_POLICY": "reboot:2:grace=60,quarantine",
-    }.items():
-        monkeypatch.setenv(f"SHEPHERD_{name}", value)
-    (settings,) = load(RecovererSettings)
-    assert settings.policy[0] == Step(REBOOT, 2, Timeouts(boot_wait=120, grace=60, cooldown=600))
-    monkeypatch.setenv("SHEPHERD_REMEDIATION_POLICY", "kick")
-    with pytest.raises(ConfigError, match="SHEPHERD_REMEDIATION_POLICY is 'kick': 'kick' is not a step"):
-        load(RecovererSettings)
-
-
 @pytest.mark.parametrize(
-    ("name", "text", "refused"),
+    ("name", "text", "wanted"),
     [
-        ("FAILED", "reinstall:2,release,quarantine", None),
-        ("FAILED", "reboot,quarantine", "reboot"),  # a boot does not install what is missing
-        ("REMEDIATION", "reinstall,release,quarantine", "release"),  # it may be alive
+        ("REMEDIATION", "reboot:2:grace=60,quarantine", Step(REBOOT, 2, Timeouts(grace=60))),
+        ("REMEDIATION", "kick", "'kick' is not a step"),
+        ("REMEDIATION", "reinstall,release,quarantine", "'release' is not a step"),  # it may be alive
+        ("FAILED", "reinstall:2:grace=60,release,quarantine", Step(REINSTALL, 2, Timeouts(grace=60))),
+        ("FAILED", "reboot,quarantine", "'reboot' is not a step"),  # a boot does not install what is missing
     ],
 )
-def test_only_a_failed_machine_may_be_released(
-    monkeypatch: pytest.MonkeyPatch, name: str, text: str, refused: str | None
+def test_each_policy_is_a_setting_with_steps_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, name: str, text: str, wanted: Step | str
 ) -> None:
     for key, value in {"BMDB_HOST": "db", "PROVIDER": "ironic", f"{name}_POLICY": text}.items():
         monkeypatch.setenv(f"SHEPHERD_{key}", value)
-    if refused is None:
-        assert [step.name for step in load(RecovererSettings)[0].policy_if_failed] == [
-            "reinstall",
-            "release",
-            "quarantine",
-        ]
-    else:
-        with pytest.raises(ConfigError, match=f"'{refused}' is not a step"):
+    if isinstance(wanted, str):
+        with pytest.raises(ConfigError, match=f"SHEPHERD_{name}_POLICY is '{text}': {wanted}"):
             load(RecovererSettings)
+    else:
+        (settings,) = load(RecovererSettings)
+        assert (settings.policy if name == "REMEDIATION" else settings.policy_if_failed)[0] == wanted
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.listings.provider_facts import KnownMachine, ProviderFacts
-from shepherd_core.domain.errors.provider import ListingInvalid
 from shepherd_core.domain.machine import INVALID, Availability, Machine, ProviderId, ProviderStatus
 from shepherd_core.loops.updater import changes
 from shepherd_core.rules.drift import YOUNG_SECONDS
@@ -96,32 +95,9 @@ def test_a_listing_changes_what_differs(
     assert now(listing, on_record) == found
 
 
-@pytest.mark.parametrize(
-    "listing",
-    [
-        [MACHINE, MACHINE],
-        [MACHINE, replace(MACHINE, availability=Availability.KNOWN_UNUSED)],
-        [MACHINE, replace(MACHINE, provider_id=INVALID)],
-    ],
-    ids=["a machine twice", "used and unused", "used without an id"],
-)
-def test_a_listing_that_contradicts_itself_is_refused(listing: list[Machine]) -> None:
-    with pytest.raises(ListingInvalid):
-        changes(listing, [known()])
-
-
 def test_text_too_odd_for_the_database_changes_once() -> None:
     """One machine with an odd name must not stop the updates of others, nor be written in every invocation."""
     odd = replace(MACHINE, location="\0" + "x" * 200, reservation_id="\ud800")
     found = now([odd], known())
     assert found == {"a": replace(UP, location="?" + "x" * 127, reservation_id="?")}
     assert changes([odd], [known(found["a"])]) == []
-
-
-def test_a_change_has_the_old_and_the_new_value() -> None:
-    (change,) = changes([replace(MACHINE, address=None)], [known()])
-    assert change.summary == {
-        "machine_id": UUID(int=97),
-        "provider_id": "a",
-        "changed": {"address": ("192.0.2.1", None)},
-    }
