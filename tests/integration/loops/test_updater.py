@@ -7,10 +7,10 @@ import pytest
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.listings.provider_facts import CHUNK
 from shepherd_core.bmdb.machines import pauses
-from shepherd_core.domain.clock import Deadline, SystemClock
+from shepherd_core.bmdb.recovery import remediation
+from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.provider import ProviderUnusable
-from shepherd_core.domain.machine import Process
 from shepherd_core.domain.provider import Provider
 from shepherd_core.loops.updater import Updater
 from shepherd_core.telemetry import Metric
@@ -26,16 +26,6 @@ Run = Callable[..., Counts]
 MINUTE = 60
 MANY = 2 * CHUNK + 1
 OTHER_TABLES = ("machine_provided", "provider_listings", "sessions", "ticks")
-STATEMENTS = (
-    "open_session",
-    "check_listing",
-    "loop_paused",
-    "begin_listing",
-    "all_facts",
-    "write_facts",
-    "end_listing",
-)
-"""What an invocation over all machines runs, before it closes its session."""
 
 
 @pytest.fixture
@@ -143,6 +133,20 @@ def test_no_listing_waits_for_machines_that_may_stay_down(
     assert facts(fleet, machine_id) == UP
 
 
+def test_a_machine_in_quarantine_is_not_asked_about(fleet: Fleet, listed: Listed, run: Run) -> None:
+    """It may be switched off for weeks, and would have the provider asked every minute."""
+    (machine_id,) = plant(fleet, listed, 1)
+    run(listed)
+    record(fleet, fleet.quarantine(machine_id), status="Stopped")
+    fleet.pass_time(MINUTE)
+    assert counted(run(listed)) == {}
+    assert listed.asked == 1
+    fleet.pass_time(HOUR)
+    assert counted(run(listed)) == {}
+    assert remediation.unquarantine(fleet.connection, machine_id, reason="me: mended")
+    assert counted(run(listed)) == {"updated": 1, "not_ready": 1}
+
+
 def test_machines_that_are_not_ready_are_compared_alone(fleet: Fleet, listed: Listed, run: Run) -> None:
     """It reads what it is about, whatever the size of the fleet; the others wait for their hour."""
     settled, not_ready = plant(fleet, listed, 2)
@@ -163,28 +167,18 @@ def test_machines_that_are_not_ready_are_compared_alone(fleet: Fleet, listed: Li
 # --- refusals ---
 
 
-@pytest.mark.parametrize(
-    ("on_hold", "held"),
-    [
-        ({}, True),
-        ({"provider": PROVIDER}, True),
-        ({"provider": "equinix"}, False),
-        ({"process": Process.RECOVERY}, False),
-    ],
-    ids=str,
-)
-def test_a_pause_of_all_or_of_the_provider_holds_it(
-    fleet: Fleet, listed: Listed, run: Run, make: Callable[..., Updater], on_hold: dict[str, Any], held: bool
+def test_a_pause_of_the_provider_holds_it_and_one_of_a_machine_does_not(
+    fleet: Fleet, listed: Listed, run: Run, make: Callable[..., Updater], clock: ManualClock
 ) -> None:
     """A paused provider must not be called; the facts can wait. It works on no machine."""
     (machine_id,) = plant(fleet, listed, 1)
     pauses.pause(fleet.connection, owner="me", reason="?", machine_id=machine_id)
-    pause = pauses.pause(fleet.connection, owner="me", reason="maintenance", **on_hold)
-    assert len(make(listed).plan(Deadline(SystemClock(), 60))["changes"]) == (not held)  # type: ignore[arg-type]  # a list
-    assert run(listed).get(Metric.UPDATED) == (None if held else 1)
-    assert bool(listed.asked) is not held
+    pause = pauses.pause(fleet.connection, owner="me", reason="maintenance", provider=PROVIDER)
+    assert make(listed).plan(Deadline(clock, 60)) == {"changes": []}
+    assert run(listed) == {}
+    assert listed.asked == 0
     pauses.resume(fleet.connection, pause)
-    assert run(listed)[Metric.UPDATED] == held
+    assert run(listed)[Metric.UPDATED] == 1
 
 
 def test_a_dry_run_returns_the_changes_and_makes_none(
@@ -244,7 +238,10 @@ def test_an_older_listing_writes_nothing(fleet: Fleet, listed: Listed, run: Run,
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("statement", STATEMENTS)
+@pytest.mark.parametrize(
+    "statement",
+    ["open_session", "check_listing", "loop_paused", "begin_listing", "all_facts", "write_facts", "end_listing"],
+)
 def test_an_invocation_killed_anywhere_is_completed_by_the_next(
     fleet: Fleet, listed: Listed, run: Run, statement: str, when: str
 ) -> None:

@@ -64,12 +64,12 @@ def test_an_intended_machine_becomes_a_provided_one_that_is_due(fleet: Fleet, se
     assert (intent.machine_id, intent.capacity_id) == (machine_id, "rack 1")
     assert claimed(session, Process.AGENT_START) == []
 
-    provisioning.provide(session, PROVIDER, machine_id, MACHINE)
+    provisioning.provide(session, PROVIDER, machine_id, replace(MACHINE, host_key="ssh-ed25519 A"))
     ledger = provisioning.ledger(fleet.connection, PROVIDER)
     assert ledger.intents == ()
     (provided,) = ledger.provided
     usual = Provided(machine_id, ProviderId("machine 1"), None, "rack 1", ProviderStatus.RUNNING)
-    assert provided == replace(usual, address=str(MACHINE.address))
+    assert provided == replace(usual, address=str(MACHINE.address), host_key="ssh-ed25519 A")
     assert fleet.sql("SELECT provider_ip_address, provider_location FROM machine_provided") == [["2001:db8::1", "am6"]]
     assert ids(claimed(session, Process.AGENT_START)) == [machine_id]
 

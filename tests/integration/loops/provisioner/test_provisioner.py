@@ -14,6 +14,7 @@ from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import DriftLimitExceeded
 from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.provider import (
+    CapacityTaken,
     ProviderForbidden,
     ProviderRefused,
     ProviderUnavailable,
@@ -85,23 +86,15 @@ def test_capacity_becomes_machines_that_are_due_for_their_agent(
     assert fleet.sql("SELECT waiting, waiting_seen_at FROM provisioner_lock") == [[0, None]]
 
 
-def test_a_booting_machine_gets_its_providers_usual_time(fleet: Fleet, edge: Edge, run: Run) -> None:
+def test_a_new_machine_is_due_when_it_may_have_booted(fleet: Fleet, edge: Edge, run: Run) -> None:
     """SSH cannot answer earlier, and each attempt would ask the provider for the address."""
-    edge.boot_seconds = 300
-    run(edge)
-    for seconds, due in ((0, 0), (299, 0), (2, 3)):
-        fleet.pass_time(seconds)
-        assert len(claimed(fleet.open_session(), Process.AGENT_START, provider="cloud")) == due
-
-
-def test_a_machine_whose_creation_gave_no_answer_boots_since_then(fleet: Fleet, edge: Edge, run: Run) -> None:
-    """The boot began before the listing shows the machine."""
     edge.boot_seconds = 300
     edge.after["create_machine"] = failing(NO_ANSWER)
     run(edge)
-    fleet.pass_time(200)
-    assert run(edge, max_machines=1)[Metric.INTENTS_COMPLETED] == 1
-    for seconds, due in ((0, 0), (90, 0), (20, 1)):
+    fleet.pass_time(200)  # the boot began before the listing shows the machine
+    counts = run(edge)
+    assert (counts[Metric.INTENTS_COMPLETED], counts[Metric.CREATED]) == (1, 2)
+    for seconds, due in ((0, 0), (90, 0), (20, 1), (180, 0), (20, 2)):
         fleet.pass_time(seconds)
         assert len(claimed(fleet.open_session(), Process.AGENT_START, provider="cloud")) == due
 
@@ -189,7 +182,7 @@ def test_an_invocation_killed_anywhere_is_completed_by_the_next(
 def test_an_invocation_whose_session_expired_does_nothing(
     fleet: Fleet, cloud: Cloud, edge: Edge, run: Run, clock: ManualClock, *, step: tuple[str, str], seconds: float
 ) -> None:
-    """The lock is free once its session expired; the old holder may still continue, with any clock."""
+    """Schedules deliver twice. The lock is free once its session expired; its holder may still continue."""
     frozen, thawed = threading.Event(), threading.Event()
 
     def freeze() -> None:
@@ -203,6 +196,7 @@ def test_an_invocation_whose_session_expired_does_nothing(
         pass_ = pool.submit(run, sleeper, connection=fleet.connect())
         assert frozen.wait(WAIT_SECONDS)
         assert run(edge) == {}
+        assert fleet.sql("SELECT counts FROM ticks") == [[{"left": 1}]]
         fleet.sql("UPDATE sessions SET deadline = clock_timestamp() - interval '1 second'")
         counts = run(edge, drift_limit=0)
         assert counts[Metric.CREATED] + counts[Metric.INTENTS_COMPLETED] == 3
@@ -213,28 +207,6 @@ def test_an_invocation_whose_session_expired_does_nothing(
             pass_.result(WAIT_SECONDS)
     assert fleet.content("sessions", "ticks") == before
     assert_settled(fleet, cloud, 3)
-
-
-# --- one at a time ---
-
-
-def test_of_two_provisioners_one_works_and_the_other_leaves(fleet: Fleet, cloud: Cloud, edge: Edge, run: Run) -> None:
-    """Schedules deliver twice. Another provider's Provisioner is not in the way."""
-    begun, over = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        begun.set()
-        assert over.wait(WAIT_SECONDS)
-
-    edge.before["list_machines"] = hold
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(run, edge, connection=fleet.connect())
-        assert begun.wait(WAIT_SECONDS)
-        assert run(Edge(cloud)) == {}
-        assert run(static(["a"]))[Metric.CREATED] == 1
-        over.set()
-        assert first.result(WAIT_SECONDS)[Metric.CREATED] == 3
-    assert fleet.sql("SELECT count(*) FROM sessions") == [[0]]
 
 
 # --- capacity that fails ---
@@ -278,6 +250,17 @@ def test_capacity_that_fails_is_left_alone_for_a_while(fleet: Fleet, cloud: Clou
     assert run(edge)[Metric.CREATED] == 1
     assert penalties(fleet) == {}
     assert capacity in {machine.reservation_id for machine in cloud.machines.values()}
+
+
+def test_a_lost_creation_on_capacity_that_was_taken_is_given_up(fleet: Fleet, edge: Edge, run: Run) -> None:
+    """A provider may create no other machine for its token, so that the intent would wait without end."""
+    edge.before["create_machine"] = failing(NO_ANSWER)
+    run(edge)
+    fleet.pass_time(HOUR)
+    edge.before["create_machine"] = failing(CapacityTaken("its instance has ended"))
+    counts = run(edge)
+    assert (counts[Metric.INTENTS_ABANDONED], counts[Metric.CREATED]) == (1, 2)
+    assert intents(fleet) == []
 
 
 @pytest.mark.parametrize("max_machines", [0, 1, 2])
@@ -335,6 +318,19 @@ def test_a_vanished_machine_is_set_aside_until_it_is_back(fleet: Fleet, run: Run
     assert run(edge)[Metric.DRIFTED] == 0
     assert pauses.pauses_in_force(fleet.connection) == []
     assert ids(claimed(session, Process.AGENT_START)) == [machines["a"]]
+
+
+def test_a_quarantined_machine_counts_and_is_left_alone(fleet: Fleet, run: Run) -> None:
+    """It occupies its capacity. An operator works on it, so that its absence from the listing is no drift."""
+    names = ["a", "b"]
+    edge = static(names)
+    run(edge)
+    machines = [fleet.quarantine(machine_id) for machine_id in provided(fleet).values()]
+    fleet.pass_time(HOUR)
+    names.clear()
+    assert run(edge, drift_limit=1)[Metric.MACHINES_TOTAL] == 2
+    provisioning.set_aside(fleet.open_session(), machines[0], "a plan from before")
+    assert pauses.pauses_in_force(fleet.connection) == []
 
 
 def test_a_discrepancy_in_bulk_changes_nothing_and_is_raised(
