@@ -14,13 +14,12 @@ from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.machines import lookup, pauses
 from shepherd_core.bmdb.machines.search import matching
 from shepherd_core.bmdb.recovery import remediation
-from shepherd_core.bmdb.session import Session
+from shepherd_core.bmdb.statements import statements
 from shepherd_core.domain.clock import Clock, Deadline, SystemClock
 from shepherd_core.domain.errors.bmdb import SessionExpired, WorkConflict
 from shepherd_core.domain.errors.provider import NotSupported, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import Process, ProviderId
 from shepherd_core.domain.provider import Capability, Provider
-from shepherd_core.domain.records import Intent
 from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult, Adopt, Forget, OperatorAction, Rebind
 from shepherd_core.operator.drift_repair import DriftRepair
 from shepherd_core.operator.release import CancelRelease, Release
@@ -28,11 +27,11 @@ from shepherd_core.rules.drift import FRESH_SECONDS, YOUNG_SECONDS, DriftKind
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
-from tests.integration.bmdb.listings.test_provisioning import MACHINE
+from tests.integration.transactions.connection.test_under_way import WRITES
 from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.capacity import Edge, Killed, failing, intents, provided, provisioner, static
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
-from tests.support.bmdb.listings import Listed
+from tests.support.bmdb.listings import Listed, name_of
 from tests.support.providers.fake_provider import Cloud
 from tests.support.waiting import WAIT_SECONDS
 
@@ -77,8 +76,8 @@ class Operator:
     def forget(self, *machine_ids: UUID, **how: Any) -> list[ActionOutcome]:
         return self.resolve(Forget(machine_ids, ORDER), **how)
 
-    def release(self, *machine_ids: UUID, despite_heartbeat: bool = False, **how: Any) -> list[ActionOutcome]:
-        return self.resolve(Release(machine_ids, replace(ORDER, despite_heartbeat=despite_heartbeat)), **how)
+    def release(self, *machine_ids: UUID, **how: Any) -> list[ActionOutcome]:
+        return self.resolve(Release(machine_ids, ORDER), **how)
 
     def keep(self, *machine_ids: UUID) -> list[ActionOutcome]:
         return self.resolve(CancelRelease(machine_ids, ORDER))
@@ -109,10 +108,6 @@ def lister(fleet: Fleet, listed: Listed, clock: ManualClock) -> Operator:
 
 def results(verdicts: list[ActionOutcome]) -> list[ActionResult]:
     return [verdict.result for verdict in verdicts]
-
-
-def known_as(fleet: Fleet, machine_id: UUID) -> str:
-    return str(lookup.show_machine(fleet.connection, machine_id).provider_id)
 
 
 def old(fleet: Fleet, machine_id: UUID, provider: str = "cloud") -> UUID:
@@ -151,9 +146,6 @@ def test_an_adopted_machine_is_one_of_ours(fleet: Fleet, operator: Operator, clo
     assert operator.adopt(made)[0] == replace(verdict, text="is in the BMDB")
     assert intents(fleet) == []
     assert operator.provision(drift_limit=0, max_machines=1)[Metric.DRIFTED] == 0
-
-
-def test_only_the_class_that_was_named_is_adopted(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
     strange = cloud.add(fleet.bare_machine())
     (refused,) = operator.adopt(strange)
     assert refused.result is ActionResult.REFUSED
@@ -225,7 +217,7 @@ def test_a_machine_refused_at_the_confirmation_is_left_alone(fleet: Fleet, opera
 def test_a_forgotten_machine_is_out_of_every_loops_care(fleet: Fleet, operator: Operator) -> None:
     """It frees its place under the limit; what it was, and its history, can still be looked up."""
     machine_id = old(fleet, fleet.unhealthy_machine())
-    name = known_as(fleet, machine_id)
+    name = name_of(fleet, machine_id)
     session = fleet.open_session()
     claimed(session, Process.RECOVERY, provider="cloud")
     session.close()
@@ -370,7 +362,7 @@ def test_a_release_that_was_cut_off_is_asked_for_again(
 def test_a_released_machine_counts_until_the_provider_drops_it(fleet: Fleet, lister: Operator, listed: Listed) -> None:
     """Providers take their time, and go on charging; the Provisioner brings it to its end."""
     machine_id = old(fleet, fleet.provided_machine(), "static")
-    name = known_as(fleet, machine_id)
+    name = name_of(fleet, machine_id)
     listed.put(name)
     (verdict,) = lister.release(machine_id)
     assert verdict.result is ActionResult.BEGUN
@@ -418,27 +410,10 @@ def test_a_refused_release_leaves_no_request(
     assert asked(fleet) == []
 
 
-def test_an_agent_that_reports_is_given_back_only_on_purpose(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
-    """The usual slip of the hand is the wrong one of two ids."""
-    machine_id = at_provider(fleet, cloud, fleet.reporting_machine(60))
-    (verdict,) = operator.release(machine_id)
-    assert verdict.result is ActionResult.REFUSED
-    assert len(cloud.machines) == 1
-    assert results(operator.release(machine_id, despite_heartbeat=True)) == [ActionResult.DONE]
-
-
 # --- one at a time ---
 
 
-WRITES: dict[str, Callable[[Session, UUID, UUID], object]] = {
-    "forget": lambda session, ours, _: decommissioning.forget(session, "cloud", ours, ORDER),
-    "remove": lambda session, ours, _: decommissioning.remove_released(session, "cloud", ours),
-    "ask": lambda session, ours, _: decommissioning.request_release(session, "cloud", ours, ORDER),
-    "withdraw": lambda session, ours, _: decommissioning.cancel_release(session, "cloud", ours),
-    "intend": lambda session, *_: provisioning.create_intent(session, "cloud", "rack 2"),
-    "provide": lambda session, _, begun: provisioning.provide(session, "cloud", begun, MACHINE),
-    "give up": lambda session, _, begun: provisioning.delete_intent(session, "cloud", Intent(begun, None)),
-}
+LOCKED = [name for name in WRITES if "FROM provisioner_lock" in statements().get(name, "")]
 LOSSES = {
     "dead": "UPDATE sessions SET deadline = clock_timestamp() - interval '1 hour' WHERE session_id = :session",
     "overtaken": "UPDATE provisioner_lock SET session_id = :successor",
@@ -447,28 +422,19 @@ LOSSES = {
 """What a transaction does that is under way when the write begins, and commits when the writer's deadline is over."""
 
 
-@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize("name", LOCKED)
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_session_that_loses_the_lock_while_waiting_writes_nothing(
-    fleet: Fleet, write: Callable[[Session, UUID, UUID], object], loss: str
-) -> None:
+def test_a_session_that_loses_the_lock_while_waiting_writes_nothing(fleet: Fleet, name: str, loss: str) -> None:
     """Who holds it, and until when, is what the rows say when the write has them, not when it began."""
-    machine_id, begun = old(fleet, fleet.provided_machine()), fleet.bare_machine()
-    fleet.sql("INSERT INTO machine_creation_intent (machine_id, provider) VALUES (:id, 'cloud')", id=begun)
     session, successor = fleet.open_session(connection=fleet.connect()), fleet.open_session()
-    assert provisioning.take_lock(session, "cloud") is not None
-    fleet.sql("INSERT INTO machine_release (machine_id, asked_by, reason) VALUES (:id, '', '')", id=machine_id)
+    write = WRITES[name](fleet, session)
     fleet.die_in(MOMENT if loss == "late" else HOUR, session)
     change = (
         LOSSES[loss].replace(":session", f"'{session.session_id}'").replace(":successor", f"'{successor.session_id}'")
     )
     before = fleet.content("sessions", "provisioner_lock", "work")
     with pytest.raises(SessionExpired):
-        fleet.held_up(
-            change,
-            lambda: write(session, machine_id, begun),
-            lambda: fleet.wait_until_dead(session) if loss == "late" else None,
-        )
+        fleet.held_up(change, write, lambda: fleet.wait_until_dead(session) if loss == "late" else None)
     assert fleet.content("sessions", "provisioner_lock", "work") == before
 
 
