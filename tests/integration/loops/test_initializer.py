@@ -16,7 +16,6 @@ import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.agent_file import OperatorsAgent
 from shepherd_core.adapters.ssh.dialer import SshDialer
-from shepherd_core.agent.takeover import AgentProgram, MachineConnection, RunResult
 from shepherd_core.bmdb.agents import host_keys
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.bmdb.work import history
@@ -24,7 +23,7 @@ from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import SourceMissing
 from shepherd_core.domain.machine import Machine, ProviderId
-from shepherd_core.domain.pb.agent_pb2 import TakeoverResponse
+from shepherd_core.domain.pb.agent_pb2 import TakeoverInit
 from shepherd_core.loops import runner
 from shepherd_core.loops.initializer import Initializer, StartOptions
 from shepherd_core.loops.runner import RunLimits
@@ -43,50 +42,20 @@ from tests.support.waiting import eventually
 
 PATH = "/root/agent"
 
-ANSWER = """\
+KEY = bytes(range(32))
+SOUND = f"""\
 #!/usr/bin/env -S python3 -I -S
 import sys
 
 def field(number, content):
-    return bytes([number << 3 | 2, len(content)]) + content
+    return bytes([number << 3 | 2, len(content) & 127 | 128, len(content) >> 7]) + content
 
 init = sys.stdin.buffer.read()
+with open(sys.argv[0] + ".init", "wb") as file:
+    file.write(init)
+sys.stdout.buffer.write(field(1, field(1, init) + field(2, {KEY!r})))
 """
-"""The beginning of an agent that answers by hand: fields of its answer are no longer than a byte can tell."""
-
-SOUND = ANSWER + "sys.stdout.buffer.write(field(1, field(1, init) + field(2, bytes(32))))\n"
-"""An agent that answers and ends; it starts in a tenth of the real one's time."""
-
-
-class Ear:
-    """A dialer that hears what the agents answer, and who does not hang up."""
-
-    def __init__(self, dialer: SshDialer) -> None:
-        self.answers: list[bytes] = []
-        self.open: set[MachineConnection] = set()
-        self._dialer = dialer
-
-    def dial(self, address: str, pinned_host_key: str | None, deadline: Deadline) -> MachineConnection:
-        return _Overheard(self._dialer.dial(address, pinned_host_key, deadline), self)
-
-
-class _Overheard:
-    def __init__(self, connection: MachineConnection, ear: Ear) -> None:
-        self._connection = connection
-        self._ear = ear
-        ear.open.add(connection)
-
-    def start(self, program: AgentProgram, stdin: bytes, deadline: Deadline) -> RunResult:
-        result = self._connection.start(program, stdin, deadline)
-        self._ear.answers.append(result.stdout)
-        return result
-
-    def close(self) -> None:
-        self._connection.close()
-        self._ear.open.discard(self._connection)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
+"""An agent that keeps what it was told, answers by hand, and ends, in a tenth of the time that the real one takes."""
 
 
 @dataclass
@@ -94,7 +63,7 @@ class InitializerSetup:
     fleet: Fleet
     client: Client
     key: paramiko.PKey
-    dialer: Ear
+    dialer: SshDialer
     endpoint: AgentServer
     agent: Path
     """The real one."""
@@ -191,37 +160,20 @@ def env(fleet: Fleet, tmp_path: Path, agent: Path) -> Iterator[InitializerSetup]
     ):
         client = Client(pool)
         client.authorized_key = ssh_keys.public_line(private_key)
-        dialer = Ear(SshDialer(private_key, "root", pool.port, connect_timeout=60))
+        dialer = SshDialer(private_key, "root", pool.port, connect_timeout=60)
         key = paramiko.Ed25519Key.from_private_key(io.StringIO(private_key))
         sound = tmp_path / "sound"
         sound.write_text(SOUND)
         yield InitializerSetup(fleet, client, key, dialer, endpoint, agent, sound)
-        assert not dialer.open
 
 
-@pytest.fixture
-def script(tmp_path: Path) -> Callable[[str], Path]:
-    def write(text: str) -> Path:
-        path = tmp_path / "script"
-        path.write_text(text)
-        return path
-
-    return write
-
-
-def test_an_agent_is_started_and_its_key_recorded(env: InitializerSetup, capsys: pytest.CaptureFixture[str]) -> None:
-    """Over SSH it learns keys and time: neither its endpoint nor its machine's clock is to be believed."""
+def test_an_agent_is_started_and_reports(env: InitializerSetup, capsys: pytest.CaptureFixture[str]) -> None:
     machine_id, name = env.machine()
     env.ca_certificate = b"of no use over plain HTTP"
-    before = time.time_ns() // 1_000_000
-    assert env.run(agent=env.agent, keys=[PUBLIC])[Metric.FINISHED] == 1
-    (answer,) = env.dialer.answers
+    assert env.run(agent=env.agent)[Metric.FINISHED] == 1
     shown = env.show(machine_id)
-    success = TakeoverResponse.FromString(answer).success
-    assert shown.agent_public_key == success.key.hex()
     assert shown.agent_started_at is not None
-    assert list(success.init_message.installation_key) == [PUBLIC]
-    assert before <= success.init_message.time <= time.time_ns() // 1_000_000
+    assert (shown.host_key, shown.host_key_origin) == (env.host_key(name), "FirstContact")
     assert env.fleet.events(machine_id) == ["Started", "Finished"]
     (line,) = log_lines(capsys)
     assert (line["level"], line["machine_id"]) == ("WARNING", str(machine_id))
@@ -230,16 +182,16 @@ def test_an_agent_is_started_and_its_key_recorded(env: InitializerSetup, capsys:
     eventually(lambda: env.endpoint.heard == {str(machine_id)})
 
 
-def test_an_agent_that_is_there_already_is_not_uploaded_again(env: InitializerSetup) -> None:
-    """It may be a hundred megabytes. The new agent replaces the old one, and its key the old key."""
+def test_an_agent_learns_keys_and_time_and_its_key_is_recorded(env: InitializerSetup) -> None:
+    """Over SSH: neither its endpoint nor its machine's clock is to be believed."""
     machine_id, name = env.machine()
-    env.run(agent=env.agent)
-    first_key, file = env.show(machine_id).agent_public_key, (env.pool.disk(name) / "root/agent").stat()
-    env.lose_agent(machine_id)
-    assert env.run(agent=env.agent)[Metric.FINISHED] == 1
-    assert (env.pool.disk(name) / "root/agent").stat() == file
-    assert env.show(machine_id).agent_public_key not in {None, first_key}
-    assert len(env.pool.agents(name)) == 1
+    before = time.time_ns() // 1_000_000
+    env.run(keys=[PUBLIC])
+    init = TakeoverInit.FromString((env.pool.disk(name) / "root/agent.init").read_bytes())
+    assert (init.machine_id, init.bmaas_endpoint) == (str(machine_id), env.endpoint.url)
+    assert list(init.installation_key) == [PUBLIC]
+    assert before <= init.time <= time.time_ns() // 1_000_000
+    assert env.show(machine_id).agent_public_key == KEY.hex()
 
 
 # --- host keys ---
@@ -266,11 +218,12 @@ def test_a_changed_host_key_fails_until_an_operator_clears_it(env: InitializerSe
 def test_without_a_pin_the_providers_host_key_counts(env: InitializerSetup) -> None:
     """A reinstall drops the pin. If the provider knows the key, no first contact has to be trusted."""
     machine_id, name = env.machine()
-    env.run()
-    known = str(env.show(machine_id).host_key)
+    key = env.host_key(name)
+    provider = _Knowing(StaticProvider(lambda: json.dumps(env.entries).encode()), key)
+    assert env.run(provider=provider, require_known_host_key=True)[Metric.FINISHED] == 1
+    assert (env.show(machine_id).host_key, env.show(machine_id).host_key_origin) == (key, "Provider")
     assert host_keys.forget_host_key(env.fleet.connection, machine_id, "reinstalled")
     env.lose_agent(machine_id)
-    provider = _Knowing(StaticProvider(lambda: json.dumps(env.entries).encode()), known)
     env.pool.change_host_key(name)
     assert env.run(provider=provider)[Metric.FAILED] == 1
     assert env.cause(machine_id).startswith("ssh-host-key-changed: ")
@@ -290,18 +243,6 @@ def test_a_required_host_key_comes_before_the_first_contact(env: InitializerSetu
     env.fleet.pass_time(HOUR)
     assert env.run(require_known_host_key=True)[Metric.FINISHED] == 1
     assert (env.show(machine_id).host_key, env.show(machine_id).host_key_origin) == (key, "Operator")
-
-
-@pytest.mark.parametrize("known", [False, True])
-def test_where_a_host_key_is_from_is_recorded(env: InitializerSetup, known: bool) -> None:
-    """A key that was trusted at first sight deserves another look; one that the provider named does not."""
-    machine_id, name = env.machine()
-    provider, key = None, env.host_key(name)
-    if known:
-        provider = _Knowing(StaticProvider(lambda: json.dumps(env.entries).encode()), key)
-    assert env.run(provider=provider, require_known_host_key=known)[Metric.FINISHED] == 1
-    shown = env.show(machine_id)
-    assert (shown.host_key, shown.host_key_origin) == (key, "Provider" if known else "FirstContact")
 
 
 class _Knowing(Edge):
@@ -347,9 +288,11 @@ def test_without_an_agent_to_start_no_machine_fails(env: InitializerSetup) -> No
     assert env.fleet.events(machine_id) == ["Started", "Canceled"]
 
 
-def test_an_agent_has_its_own_time_to_answer(env: InitializerSetup, script: Callable[[str], Path]) -> None:
+def test_an_agent_has_its_own_time_to_answer(env: InitializerSetup, tmp_path: Path) -> None:
     """The upload may take minutes; an agent that has not answered in one never will."""
     machine_id, _ = env.machine()
-    assert env.run(agent=script("#!/bin/sh\nsleep 1000\n"), answer_seconds=0.5)[Metric.FAILED] == 1
+    hanging = tmp_path / "hanging"
+    hanging.write_text("#!/bin/sh\nsleep 1000\n")
+    assert env.run(agent=hanging, answer_seconds=0.5)[Metric.FAILED] == 1
     assert re.fullmatch(r"ssh-timed-out: running /root/agent at .* took longer than 0\.\d+ s", env.cause(machine_id))
     assert env.fleet.facts(machine_id) == set()
