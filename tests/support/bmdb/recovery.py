@@ -34,7 +34,6 @@ from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
 from tests.support import defaults
-from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 from tests.support.providers.fake_provider import FakeSteps
 
@@ -50,36 +49,25 @@ FROM (SELECT now() - interval '3 minutes' AS at) AS x
 TIMEOUTS = replace(defaults.HEALTH, startup_timeout_seconds=30 * MINUTE, heartbeat_timeout_seconds=10 * MINUTE)
 
 
-def begun(loop: Recoverer, session: Session, held: Work, deadline: Deadline) -> Task:
-    """Return the work on a machine as the runner begins it; its questions are answered at once."""
-
-    def ask(asked: object) -> None:
-        refusal = loop.answer(session, {held: asked}).get(held, SessionExpired())  # type: ignore[dict-item]
-        if refusal is not None:
-            raise refusal
-
-    return Task(held, deadline, loop.decide(session, [held])[held], ask)
-
-
 class RecoveryEnvironment:
     name = PROVIDER
+    policy: str | tuple[Step, ...] = defaults.POLICY
+    """As text, or steps that the product does not have."""
+    failed_policy = ""
+    limits = defaults.LIMITS
+    after_outage = False
+    """No function has reached the BMDB for a while."""
+    look: Look | None = None
+    """With which the Recoverer looks at machines."""
 
     def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
         self.fleet = fleet
         self.clock = clock
         self.provider = FakeSteps()
-        self.policy: str | tuple[Step, ...] = defaults.POLICY
-        """As text, or steps that the product does not have."""
-        self.failed_policy = ""
         self.takes: dict[StepKind, Callable[[ProviderId, Permission], None]] = {}
         """How steps are taken for which the provider is not asked."""
-        self.limits = defaults.LIMITS
         self.reporting: list[UUID] = []
         """The machines that report in each tick."""
-        self.after_outage = False
-        """No function has reached the BMDB for a while."""
-        self.look: Look | None = None
-        """With which the Recoverer looks at machines."""
 
     def begin_with_tickets(self) -> list[str]:
         """Let the policy begin with a step that only opens a ticket; return the machines that it was taken on."""
@@ -117,6 +105,24 @@ class RecoveryEnvironment:
             runtime_info="a test",
         )
 
+    def begin(self, session: Session) -> tuple[Recoverer, Work, Task]:
+        """Claim the unhealthy machine, and begin the work as the runner does; questions are answered at once."""
+        (held,) = claimed(session, Process.RECOVERY)
+        self.settle()
+        loop = self.loop
+        loop.admit(session, self.name)
+
+        def ask(asked: object) -> None:
+            refusal = loop.answer(session, {held: asked}).get(held, SessionExpired())  # type: ignore[dict-item]
+            if refusal is not None:
+                raise refusal
+
+        return (
+            loop,
+            held,
+            Task(held, Deadline(self.clock, 60, session.seconds_left), loop.decide(session, [held])[held], ask),
+        )
+
     def settle(self) -> None:
         """Let another function have reached the BMDB a few minutes ago."""
         self.fleet.sql(EARLIER_TICK)
@@ -124,26 +130,25 @@ class RecoveryEnvironment:
     def dry_run(self) -> DryRun:
         return dry_run(self.loop, self.name, self.fleet.connection, self.clock, RunLimits(10, 60, 60))
 
-    def tick(self) -> dict[Metric, float]:
-        """Let a minute pass in which those that report do, and run one invocation."""
-        self.fleet.pass_time(MINUTE)
-        self.fleet.report(self.reporting)
-        return self.run()
+    def watch(self, minutes: float, every: float = TICK_MINUTES) -> dict[Metric, float]:
+        """
+        Let time pass in which those that report do, and run the Recoverer *every* so many minutes, at last too.
 
-    def wait(self, minutes: int) -> None:
-        """Let time pass with an invocation each four minutes."""
-        for _ in range(minutes // TICK_MINUTES):
-            self.fleet.pass_time((TICK_MINUTES - 1) * MINUTE)
-            self.tick()
+        Return the counts of the last run.
+        """
+        counts: dict[Metric, float] = {}
+        while minutes > 0:
+            self.fleet.pass_time(min(minutes, every) * MINUTE)
+            self.fleet.report(self.reporting)
+            counts = self.run()
+            minutes -= every
+        return counts
 
     def add_reporting(self, count: int, location: str | None = None) -> None:
         self.reporting += self.fleet.machines(count, started_ago=3 * HOUR, reported_ago=0, location=location)
 
     def add_unhealthy(self, count: int, location: str | None = None) -> list[UUID]:
         return self.fleet.machines(count, started_ago=3 * HOUR, reported_ago=HOUR, location=location)
-
-    def add_never_reported(self, count: int) -> list[UUID]:
-        return self.fleet.machines(count, started_ago=HOUR)
 
     def limited(self) -> dict[str, tuple[int, Brake]]:
         return {each.location: (each.per_hour, each.brake) for each in budget.shown_budgets(self.fleet.connection)}
@@ -161,16 +166,20 @@ class OneMachine(RecoveryEnvironment):
     def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
         super().__init__(fleet, clock)
         self.healthy = fleet.reporting_machine()
+        self.reporting = [self.healthy]
         self.machine = fleet.unhealthy_machine()
 
-    def watch(self, minutes: float, every: float = TICK_MINUTES) -> None:
-        """Let time pass; the other machine reports, and the Recoverer runs *every* so many minutes, at last too."""
-        while minutes > 0:
-            self.fleet.pass_time(min(minutes, every) * MINUTE)
-            record_heartbeat(self.fleet.connection, self.healthy)
-            self.fleet.report(self.reporting)
-            self.run()
-            minutes -= every
+    def lines(
+        self, machine_id: UUID | None = None, process: Process = Process.RECOVERY
+    ) -> list[tuple[str, str | None, str | None]]:
+        """Return the history of the machine, or another: event, step, and what was seen or why it failed."""
+        rows = self.fleet.sql(
+            "SELECT event, step, coalesce(seen, kind, failed_cause) FROM work_history "
+            "WHERE machine_id = :id AND process = :process ORDER BY timestamp",
+            id=machine_id or self.machine,
+            process=process,
+        )
+        return [(event, step, cause) for event, step, cause in rows]
 
     def take_elsewhere(self) -> None:
         self.fleet.sql(

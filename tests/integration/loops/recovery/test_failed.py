@@ -51,16 +51,13 @@ class FailedMachines(FakeSteps):
 
 class Failing(RecoveryEnvironment):
     provider: FailedMachines
+    failed_policy = "reinstall:1,release:1,quarantine"
 
     def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
         super().__init__(fleet, clock)
         self.provider = FailedMachines()
-        self.failed_policy = "reinstall:1,release:1,quarantine"
-        self.report_from(10)
+        self.add_reporting(10)
         self.machine = self.fail()
-
-    def report_from(self, machines: int) -> None:
-        self.reporting += self.fleet.machines(machines, started_ago=3 * HOUR, reported_ago=0)
 
     def fail(self) -> UUID:
         return self.fleet.fail(self.fleet.provided_machine(), "deploy failed: no disk")
@@ -79,14 +76,14 @@ def env(fleet: Fleet, clock: ManualClock) -> Failing:
 
 def test_a_failed_machine_is_installed_anew_then_released(env: Failing) -> None:
     """Once a minute the Updater asks what has become of it; the word of an hour ago would have it installed again."""
-    env.tick()
+    env.watch(1)
     assert env.provider.asked == ["reinstall"]
     assert provider_facts.check(env.fleet.connection, PROVIDER, HOUR).not_ready == 11
-    env.wait(12)
+    env.watch(12)
     assert env.provider.asked == ["reinstall", "release"]
     assert env.release == ["recoverer", "failed for good at its provider: deploy failed: no disk", True]
     assert [each.owner for each in pauses.pauses_in_force(env.fleet.connection)] == ["release"]
-    env.wait(60)
+    env.watch(60)
     assert env.provider.asked == ["reinstall", "release"]
 
 
@@ -94,10 +91,10 @@ def test_a_failed_machine_is_installed_anew_then_released(env: Failing) -> None:
 def test_the_providers_word_is_read_again_before_a_step(env: Failing, says: ProviderStatus) -> None:
     """What the BMDB holds may be an hour old, and somebody may have installed the machine by hand."""
     env.provider.says = says
-    assert env.tick()[Metric.NO_LONGER_DUE] == 1
+    assert env.watch(1)[Metric.NO_LONGER_DUE] == 1
     assert (env.provider.asked, env.release) == ([], [])
     env.provider.says = FAILED
-    env.tick()
+    env.watch(1)
     assert env.provider.asked == ["reinstall"]
 
 
@@ -107,7 +104,7 @@ def test_a_machine_that_runs_is_never_released(env: Failing) -> None:
     for running in env.reporting:
         env.fleet.fail(running)
     unhealthy = env.fleet.fail(env.fleet.unhealthy_machine())
-    env.tick()
+    env.watch(1)
     assert (sorted(env.provider.asked), env.fleet.sql("SELECT machine_id FROM machine_release")) == (
         ["reboot", "release"],
         [[env.machine]],
@@ -117,17 +114,16 @@ def test_a_machine_that_runs_is_never_released(env: Failing) -> None:
 
 @pytest.mark.parametrize("brake", ["budget", "pause of all", "pause", "quarantine", "outage of ours"])
 def test_the_brakes_hold_for_failed_machines(env: Failing, brake: str) -> None:
-    match brake:
-        case "budget":
-            env.limits = BudgetLimits(0, 1)
-        case "quarantine":
-            env.fleet.quarantine(env.machine)
-        case "outage of ours":
-            env.after_outage = True
-        case _:
-            machine_id = env.machine if brake == "pause" else None
-            pauses.pause(env.fleet.connection, owner="me", reason="?", machine_id=machine_id)
-    env.tick()
+    if brake == "budget":
+        env.limits = BudgetLimits(0, 1)
+    elif brake == "quarantine":
+        env.fleet.quarantine(env.machine)
+    elif brake == "outage of ours":
+        env.after_outage = True
+    else:
+        machine_id = env.machine if brake == "pause" else None
+        pauses.pause(env.fleet.connection, owner="me", reason="?", machine_id=machine_id)
+    env.watch(1)
     assert env.provider.asked == []
 
 
@@ -136,7 +132,7 @@ def test_what_was_released_counts_in_the_budget(env: Failing) -> None:
     env.failed_policy, env.limits = "release:1,quarantine", BudgetLimits(2, 1)
     for _ in range(5):
         env.fail()
-    env.tick()
+    env.watch(1)
     assert len(env.provider.asked) == 2
     env.fleet.sql(
         "WITH gone AS (DELETE FROM machine_provided p USING machine_release r WHERE r.machine_id = p.machine_id "
@@ -144,9 +140,9 @@ def test_what_was_released_counts_in_the_budget(env: Failing) -> None:
         "INSERT INTO machine_tombstone (machine_id, how, provider, provider_id, decommissioned_by, reason) "
         "SELECT machine_id, 'Released', provider, provider_id, 'recoverer', '?' FROM gone"
     )
-    env.wait(40)
+    env.watch(40)
     assert len(env.provider.asked) == 2
-    env.wait(30)
+    env.watch(30)
     assert len(env.provider.asked) == 4
 
 
@@ -154,10 +150,10 @@ def test_a_release_without_an_answer_is_asked_for_again(env: Failing) -> None:
     """Also when the machine is gone by then: its place is free only when its release is on record."""
     env.failed_policy = "release:1,quarantine"
     env.provider.then = refuse(ProviderUnavailable("no answer"))
-    env.tick()
+    env.watch(1)
     assert (env.provider.asked, env.release) == (["release"], [])
     env.provider.then, env.provider.says = lambda _: None, MachineNotFound("404")
-    env.wait(12)
+    env.watch(12)
     assert env.provider.asked == ["release"] * 2
     assert env.release[-1] is True
 
@@ -165,7 +161,7 @@ def test_a_release_without_an_answer_is_asked_for_again(env: Failing) -> None:
 def test_why_says_what_becomes_of_a_failed_machine(env: Failing) -> None:
     recovery = {each.process: each for each in explain.why(env.fleet.connection, env.machine)}[Process.RECOVERY]
     assert recovery.blocked_by == "failed"
-    env.tick()
+    env.watch(1)
     recovery = {each.process: each for each in explain.why(env.fleet.connection, env.machine)}[Process.RECOVERY]
     assert (recovery.blocked_by, recovery.because) == ("backoff", "waiting: no other step so soon after the last")
     assert recovery.next_at is not None

@@ -1,7 +1,6 @@
 """What is decided follows from the kinds of failures, and from no text: names and sentences may change."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -10,12 +9,7 @@ from shepherd_core.bmdb.machines.search import Search, matching
 from shepherd_core.domain.errors import Fault, ShepherdError
 from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.errors.machine import SshHostKeyChanged
-from shepherd_core.domain.errors.provider import (
-    ProviderError,
-    ProviderForbidden,
-    ProviderRefused,
-    ProviderUnavailable,
-)
+from shepherd_core.domain.errors.provider import ProviderError, ProviderForbidden, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.remediation import AgentState
 from shepherd_core.loops import look
 
@@ -29,30 +23,25 @@ from tests.support.providers.fake_provider import refuse
 HISTORY = "SELECT event, step, kind, fault, seen FROM work_history WHERE machine_id = :id ORDER BY timestamp"
 
 
-@contextmanager
-def renamed() -> Iterator[None]:
-    names, texts = {error: error.__name__ for error in ALL}, dict(look.TEXTS)
-    try:
-        for number, error in enumerate(ALL):
-            error.__name__ = f"Renamed{number}"
-        ShepherdError.__str__ = lambda _: "NotSupported: another sentence"  # type: ignore[method-assign]
-        look.TEXTS.update(dict.fromkeys(AgentState, "another sentence"))
-        yield
-    finally:
-        look.TEXTS.update(texts)
-        del ShepherdError.__str__
-        for error, name in names.items():
-            error.__name__ = name
-
-
 @pytest.mark.parametrize("error", [ProviderRefused("422"), ProviderForbidden("403"), ProviderUnavailable("503")])
 def test_renaming_changes_no_decision(fleet: Fleet, clock: ManualClock, error: ProviderError) -> None:
-    lives = []
-    for names in (nullcontext, renamed):
-        with names():
-            lives.append([*life(OneMachine(fleet, clock), error)])
-        fleet.change("TRUNCATE machines CASCADE", "TRUNCATE work_history")
-    assert lives[0] == lives[1]
+    usual = [*life(OneMachine(fleet, clock), error)]
+    fleet.change("TRUNCATE machines CASCADE", "TRUNCATE work_history")
+    names = [each.__name__ for each in ALL]
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(ShepherdError, "__str__", lambda _: "NotSupported: another sentence")
+        for state in AgentState:
+            changed.setitem(look.TEXTS, state, "another sentence")
+        try:
+            rename(f"Renamed{number}" for number in range(len(ALL)))
+            assert [*life(OneMachine(fleet, clock), error)] == usual
+        finally:
+            rename(names)
+
+
+def rename(names: Iterable[str]) -> None:
+    for error, name in zip(ALL, names, strict=True):
+        error.__name__ = name
 
 
 def life(env: OneMachine, error: ProviderError) -> Iterator[Any]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -15,11 +16,10 @@ import pytest
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.ssh.dialer import SshDialer
 from shepherd_core.agent.takeover import Dialer, MachineConnection
-from shepherd_core.bmdb.recovery import budget, remediation
+from shepherd_core.bmdb.recovery import budget
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import SecretMissing, ShepherdError, TimeLimitExceeded
-from shepherd_core.domain.errors.machine import AgentRefused, SshForkServerLost, SshUploadFailed
-from shepherd_core.domain.machine import Process
+from shepherd_core.domain.errors.machine import SshForkServerLost, SshUploadFailed
 from shepherd_core.domain.remediation import AgentState
 from shepherd_core.loops.look import Look
 from shepherd_core.telemetry import Metric
@@ -27,8 +27,8 @@ from shepherd_core.telemetry import Metric
 from tests.conftest import ManualClock
 from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.agents.ssh_server import KEY, SshServer
-from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
-from tests.support.bmdb.recovery import MINUTE, TICK_MINUTES, OneMachine, begun
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
+from tests.support.bmdb.recovery import MINUTE, TICK_MINUTES, OneMachine
 
 RUNS, ENDED, INSTALLS = AgentState.RUNS, AgentState.ENDED, AgentState.INSTALLS
 
@@ -44,12 +44,19 @@ class LookSetup(OneMachine):
         self.error: ShepherdError | None = None
         """Why the Initializer cannot start an agent on the machine; None: it can."""
         self.at("127.0.0.1", server.public_host_keys[0])
-        self.look_with(SshDialer(KEY, "root", server.port, connect_timeout=5))
+        self.look_with()
 
     def look_with(
-        self, dialer: Dialer, seconds: float = 5, prepare: Callable[[Deadline], object] = lambda _: None
+        self,
+        *,
+        key: str = KEY,
+        port: int | None = None,
+        dialer: Dialer | None = None,
+        seconds: float = 5,
+        prepare: Callable[[Deadline], object] = lambda _: None,
     ) -> None:
-        self.look = Look(dialer, str(self.agent), seconds, prepare)
+        usual = SshDialer(key, "root", port or self.server.port, connect_timeout=5)
+        self.look = Look(dialer or usual, str(self.agent), seconds, prepare)
 
     def at(self, address: str | None, host_key: str | None) -> None:
         self.fleet.sql(
@@ -86,19 +93,8 @@ class LookSetup(OneMachine):
         return starts
 
     @property
-    def told(self) -> list[tuple[str, str | None, str | None]]:
-        return [
-            (event, step, cause)
-            for event, step, cause in self.fleet.sql(
-                "SELECT event, step, coalesce(seen, kind, failed_cause) FROM work_history "
-                "WHERE machine_id = :id AND process = 'ShepherdRecovery' ORDER BY timestamp",
-                id=self.machine,
-            )
-        ]
-
-    @property
     def causes(self) -> list[str | None]:
-        return [cause for event, _, cause in self.told if event == "Looked"]
+        return [cause for event, _, cause in self.lines() if event == "Looked"]
 
 
 @pytest.fixture
@@ -117,7 +113,7 @@ def test_a_machine_that_is_alive_is_not_interrupted(env: LookSetup, stopped: boo
         agent.send_signal(signal.SIGSTOP)  # the new one ends it
     counts = env.run()
     assert env.provider.asked == []
-    assert env.told == [("Started", None, None), ("Looked", "restart-agent", RUNS), ("Finished", None, None)]
+    assert env.lines() == [("Started", None, None), ("Looked", "restart-agent", RUNS), ("Finished", None, None)]
     assert (counts[Metric.FINISHED], counts[Metric.FOUND_ALIVE]) == (1, 1)
     assert env.start_agent()
 
@@ -180,30 +176,6 @@ def test_an_installation_is_waited_for(env: LookSetup, as_command: bool) -> None
     assert env.provider.asked == []
 
 
-def test_an_installation_is_waited_for_after_a_quarantine(env: LookSetup) -> None:
-    """Its new agent is refused until the installation has ended, which may take longer than the grace."""
-    env.fleet.sql(
-        "INSERT INTO work_history (machine_id, process, event, step, timestamp) "
-        "VALUES (:id, 'ShepherdRecovery', 'Attempted', 'reboot', now() - interval '2 hours')",
-        id=env.machine,
-    )
-    env.fleet.sql(
-        "INSERT INTO machine_quarantine (machine_id, quarantined_at, kind, cause) "
-        "VALUES (:id, now(), 'steps-used-up', '?')",
-        id=env.machine,
-    )
-    assert remediation.unquarantine(env.fleet.connection, env.machine, reason="it is well")
-    env.error = AgentRefused("an installation goes on")
-    install = env.agent.with_name("agent.install")
-    install.touch()
-    with install.open() as opened:
-        env.run_agent(opened)
-    env.watch_and_start(3 * 60)
-    assert len(env.causes) >= 2
-    assert set(env.causes) == {INSTALLS}
-    assert env.provider.asked == []
-
-
 def test_another_process_with_the_agents_id_is_not_the_agent(env: LookSetup) -> None:
     """Ids are used again, after a boot of the machine above all."""
     env.run_agent()
@@ -217,26 +189,17 @@ def test_another_process_with_the_agents_id_is_not_the_agent(env: LookSetup) -> 
 def _refuse(env: LookSetup) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    env.look_with(SshDialer(KEY, "root", port, connect_timeout=5))
+    env.look_with(port=port)
 
 
-def _hang(env: LookSetup) -> None:
-    env.server.freezes_at = "login"
-    env.look_with(SshDialer(KEY, "root", env.server.port, connect_timeout=5), seconds=1)
-
-
-def _hang_in_the_command(env: LookSetup) -> None:
-    env.server.freezes_at = "program"
-    env.look_with(SshDialer(KEY, "root", env.server.port, connect_timeout=5), seconds=1)
+def _hang(env: LookSetup, at: str = "login") -> None:
+    env.server.freezes_at = at
+    env.look_with(seconds=1)
 
 
 def _another_key(env: LookSetup) -> None:
     key = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()
     env.at("127.0.0.1", " ".join(key.split()[:2]))
-
-
-def _no_login(env: LookSetup) -> None:
-    env.look_with(SshDialer(ssh_keys.generate(), "root", env.server.port, connect_timeout=5))
 
 
 def _no_commands(env: LookSetup) -> None:
@@ -252,7 +215,7 @@ def _no_commands(env: LookSetup) -> None:
     [
         (_refuse, "ssh-refused"),
         (_hang, "ssh-timed-out"),
-        (_hang_in_the_command, "ssh-timed-out"),
+        (partial(_hang, at="program"), "ssh-timed-out"),
         (_another_key, "ssh-host-key-changed"),
     ],
 )
@@ -264,13 +227,13 @@ def test_a_machine_that_is_not_seen_alive_is_recovered(
     happens(env)
     env.run()
     assert env.provider.asked == ["reboot"]
-    assert [(event, step) for event, step, _ in env.told] == [
+    assert [(event, step) for event, step, _ in env.lines()] == [
         ("Started", None), ("Looked", None), ("Attempted", "reboot"), ("Finished", "reboot")
     ]  # fmt: skip
     assert env.causes[0] == seen
 
 
-@pytest.mark.parametrize("happens", [_no_login, _no_commands])
+@pytest.mark.parametrize("happens", [lambda env: env.look_with(key=ssh_keys.generate()), _no_commands])
 def test_a_machine_that_refuses_our_key_is_not_interrupted(
     env: LookSetup, happens: Callable[[LookSetup], None]
 ) -> None:
@@ -279,7 +242,7 @@ def test_a_machine_that_refuses_our_key_is_not_interrupted(
     happens(env)
     env.run()
     assert env.provider.asked == []
-    assert [event for event, _, _ in env.told] == ["Started", "Failed"]
+    assert [event for event, _, _ in env.lines()] == ["Started", "Failed"]
     env.fleet.pass_time(TICK_MINUTES * MINUTE)
     record_heartbeat(env.fleet.connection, env.healthy)
     assert env.run()[Metric.NO_ACCESS] == 1
@@ -304,17 +267,12 @@ def test_a_machine_that_reports_during_the_look_keeps_its_agent(env: LookSetup) 
 
     env.server.on_login = report
     env.run()
-    assert env.told[1:] == [
-        ("Looked", "restart-agent", RUNS), ("Recovered", None, "no-longer-due")
-    ]  # fmt: skip
+    assert env.lines()[1:] == [("Looked", "restart-agent", RUNS), ("Recovered", None, "no-longer-due")]
     assert not env.start_agent()
 
 
 class _NoProcess:
-    """A dialer whose process cannot be started."""
-
     def dial(self, _address: str, _pinned: str | None, _deadline: Deadline) -> MachineConnection:
-        """Fail."""
         raise SshForkServerLost
 
 
@@ -326,16 +284,16 @@ def _no_key(_: Deadline) -> None:
 def test_a_look_that_fails_by_our_fault_interrupts_nothing(env: LookSetup, without: str) -> None:
     """Nothing is known of the machine, which counts as dead. The step is not on record, so it comes later."""
     if without == "process":
-        env.look_with(_NoProcess())
+        env.look_with(dialer=_NoProcess())
     else:
-        env.look_with(SshDialer(KEY, "root", env.server.port, connect_timeout=5), prepare=_no_key)
+        env.look_with(prepare=_no_key)
     env.run()
     assert env.provider.asked == []
-    assert [event for event, _, _ in env.told] == ["Started", "Failed"]
+    assert [event for event, _, _ in env.lines()] == ["Started", "Failed"]
     (figures,) = budget.read_fleet(env.fleet.open_session(), PROVIDER)
     assert figures.dead == 1
     env.run_agent()
-    env.look_with(SshDialer(KEY, "root", env.server.port, connect_timeout=5))
+    env.look_with()
     env.watch_and_start(TICK_MINUTES)
     assert env.causes == [RUNS]
 
@@ -345,11 +303,7 @@ def test_a_step_recorded_too_late_leaves_the_host_key(env: LookSetup) -> None:
     env.policy = "reinstall,quarantine"
     _refuse(env)
     session = env.fleet.open_session()
-    (held,) = claimed(session, Process.RECOVERY)
-    env.settle()
-    loop = env.loop
-    loop.admit(session, PROVIDER)
-    task = begun(loop, session, held, Deadline(env.clock, 60))
+    loop, held, task = env.begin(session)
 
     def ask(decided: object) -> None:
         task.ask(decided)
@@ -360,7 +314,7 @@ def test_a_step_recorded_too_late_leaves_the_host_key(env: LookSetup) -> None:
     assert loop.finish(session, {held: outcome}) == {env.machine}
     assert env.provider.asked == []
     assert "host_key" in env.fleet.facts(env.machine)
-    assert [event for event, _, _ in env.told][-3:] == ["Attempted", "NotTaken", "Failed"]
+    assert [event for event, _, _ in env.lines()][-3:] == ["Attempted", "NotTaken", "Failed"]
 
 
 def test_a_look_before_the_last_heartbeat_confirms_nothing(env: LookSetup) -> None:

@@ -101,15 +101,11 @@ class Stage(OneMachine):
         counts = super().run(connection, concurrency)
         if self.initializer:
             self.site.start_agents(self.fleet, self.clock)
+        assert self.site.open == 0
         return counts
 
     def events(self, process: Process) -> list[str]:
-        rows = self.fleet.sql(
-            "SELECT event, step FROM work_history WHERE machine_id = :id AND process = :process "
-            "AND event <> 'Started' ORDER BY timestamp",
-            id=self.machine,
-            process=process,
-        )
+        rows = [(event, step) for event, step, _ in self.lines(process=process) if event != "Started"]
         return [f"{event} {step}" if step else event for event, step in rows]
 
     def expect(self, after: float, *events: str, process: Process = Process.RECOVERY) -> None:
@@ -128,7 +124,7 @@ class Stage(OneMachine):
 
     def forget_agent(self) -> None:
         self.fleet.change("DELETE FROM machine_agent_heartbeat", "DELETE FROM machine_agent_started")
-        self.healthy = self.fleet.reporting_machine()
+        self.reporting = [self.fleet.reporting_machine()]
 
 
 PLAYS: dict[str, Callable[[Stage, Row], None]] = {}

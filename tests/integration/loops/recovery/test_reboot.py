@@ -5,49 +5,25 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.wire import server
-from shepherd_core.bmdb.work import work
-from shepherd_core.bmdb.work.work import Failure
-from shepherd_core.domain.errors.machine import SshTimedOut
 from shepherd_core.domain.errors.provider import NotSupported, ProviderRefused, ProviderUnavailable
-from shepherd_core.domain.machine import Process
 from shepherd_core.domain.provider import Capability
 from shepherd_core.domain.remediation import POWER_CYCLE, REBOOT, StepKind
 from shepherd_core.operator.adopt_forget import ActionOutcome, ActionResult
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
-from tests.support.bmdb.fleet import Fleet, claimed
+from tests.integration.loops.test_control_loop import kill_sessions
+from tests.support.bmdb.capacity import Killed
+from tests.support.bmdb.fleet import Fleet
 from tests.support.bmdb.recovery import OneMachine
 from tests.support.providers.fake_provider import FakeSteps, refuse
 
 
-class Killed(BaseException):
-    """The end of a process."""
-
-
 class Desk(OneMachine):
-    def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
-        super().__init__(fleet, clock)
-        self.policy = "reboot:2,power-cycle:1,quarantine"
-
-    def fail_agent_start(self) -> None:
-        session = self.fleet.open_session()
-        for held in claimed(session, Process.AGENT_START):
-            work.fail(session, {held: Failure(SshTimedOut("no answer"), 300)})
-        session.close()
+    policy = "reboot:2,power-cycle:1,quarantine"
 
     def told(self, machine_id: UUID) -> list[str]:
-        rows = self.fleet.sql(
-            "SELECT CASE WHEN event = 'Finished' THEN event ELSE coalesce(step, event) END FROM work_history "
-            "WHERE machine_id = :id AND process = 'ShepherdRecovery' ORDER BY timestamp",
-            id=machine_id,
-        )
-        return [row[0] for row in rows]
-
-    def expire_sessions(self) -> None:
-        """Let the functions and commands that run now have died, as others see it."""
-        self.fleet.sql("UPDATE sessions SET deadline = clock_timestamp() - interval '1 second'")
-        self.fleet.open_session(connection=self.fleet.connect()).close()
+        return [event if event == "Finished" else step or event for event, step, _ in self.lines(machine_id)]
 
 
 @pytest.fixture
@@ -64,12 +40,13 @@ def test_rebooting_a_healthy_machine_starts_its_policy_over(desk: Desk) -> None:
         id=desk.healthy,
     )
     desk.fleet.sql("UPDATE machine_agent_started SET agent_started_at = now() - interval '8 days'")
-    desk.reporting = desk.fleet.machines(3, started_ago=3600, reported_ago=0)
+    desk.reporting += desk.fleet.machines(3, started_ago=3600, reported_ago=0)
     assert desk.take(desk.healthy).result is ActionResult.DONE
     assert desk.told(desk.healthy)[2:].count("Healthy") == 1
     assert desk.seen(desk.healthy).state == "needs_agent"
     desk.watch(4)
-    desk.fail_agent_start()
+    desk.machine = desk.healthy
+    assert desk.start_agent(fails=True)
     desk.watch(36)
     assert desk.provider.asked[:2] == ["reboot", "reboot"], "not quarantine: the old power cycle does not count"
 
@@ -83,7 +60,8 @@ def test_a_dead_commands_step_is_neither_repeated_nor_lost(desk: Desk, kind: Ste
 
     def die(_: str) -> None:
         if end == "killed":
-            desk.expire_sessions()
+            kill_sessions(desk.fleet)
+            desk.fleet.open_session(connection=desk.fleet.connect()).close()
         raise Killed
 
     setattr(desk.provider, moment, die)
@@ -96,7 +74,7 @@ def test_a_dead_commands_step_is_neither_repeated_nor_lost(desk: Desk, kind: Ste
     desk.watch(8)
     assert desk.provider.asked == asked
     assert desk.told(desk.machine)[3:] == ["Started", "Finished"], "it waits for the outcome, and begins no attempt"
-    desk.fail_agent_start()
+    assert desk.start_agent(fails=True)
     desk.watch(20)
     assert desk.provider.asked == asked
     desk.watch(16)

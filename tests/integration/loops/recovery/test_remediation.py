@@ -1,33 +1,22 @@
 """The remediation policy on a real database: the steps for an unhealthy machine, their order and their end."""
 
+from dataclasses import replace
+
 import pytest
 from shepherd_core.bmdb.recovery import explain, remediation
-from shepherd_core.bmdb.session import Session
-from shepherd_core.bmdb.work.work import Work
-from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.machine import SshHostKeyChanged
-from shepherd_core.domain.errors.provider import (
-    NotSupported,
-    ProviderRefused,
-    ProviderUnavailable,
-)
+from shepherd_core.domain.errors.provider import NotSupported, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.remediation import (
-    QUARANTINE,
-    RESTART_AGENT,
-    STEPS,
-    StepKind,
-)
-from shepherd_core.loops.base import Task
-from shepherd_core.loops.recoverer import Recoverer
+from shepherd_core.domain.remediation import QUARANTINE, RESTART_AGENT, STEPS, StepKind
 from shepherd_core.recovery import NotTaken
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
 from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed
-from tests.support.bmdb.recovery import MINUTE, TICK_MINUTES, OneMachine, begun
+from tests.support.bmdb.recovery import TICK_MINUTES, OneMachine
 from tests.support.providers.fake_provider import refuse
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
@@ -35,11 +24,9 @@ START, RECOVER = Process.AGENT_START, Process.RECOVERY
 
 class RemediationSetup(OneMachine):
     def report(self, minutes: int) -> None:
-        for _ in range(0, minutes, TICK_MINUTES):
-            self.fleet.pass_time(TICK_MINUTES * MINUTE)
-            for machine in (self.machine, self.healthy):
-                assert record_heartbeat(self.fleet.connection, machine)
-            self.run()
+        self.reporting.append(self.machine)
+        self.watch(minutes)
+        self.reporting.remove(self.machine)
 
     def pin(self) -> None:
         self.fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'ssh-ed25519 AAAA', now())", id=self.machine)
@@ -47,12 +34,8 @@ class RemediationSetup(OneMachine):
     @property
     def told(self) -> list[str]:
         """What the history says of recovery: steps where they were attempted or skipped, else events."""
-        rows = self.fleet.sql(
-            "SELECT event, step FROM work_history WHERE machine_id = :id AND process = 'ShepherdRecovery' "
-            "AND event NOT IN ('Started', 'Finished') ORDER BY timestamp",
-            id=self.machine,
-        )
-        return [step if event == "Attempted" else f"{event} {step}" if step else event for event, step in rows]
+        rows = [(event, step) for event, step, _ in self.lines() if event not in {"Started", "Finished"}]
+        return [str(step) if event == "Attempted" else f"{event} {step}" if step else event for event, step in rows]
 
     @property
     def quarantined(self) -> bool:
@@ -80,12 +63,23 @@ def test_the_policy_starts_over_after_an_hour_of_health(env: RemediationSetup, m
     assert env.told == told
 
 
-def work_of(env: RemediationSetup, session: Session) -> tuple[Recoverer, Work, Task]:
-    (held,) = claimed(session, RECOVER)
-    env.settle()
-    loop = env.loop
-    loop.admit(session, PROVIDER)
-    return loop, held, begun(loop, session, held, Deadline(env.clock, 60, session.seconds_left))
+@pytest.mark.parametrize("asked", [False, True], ids=["before", "while the provider is asked"])
+def test_a_session_that_is_over_reboots_nothing(env: RemediationSetup, *, asked: bool) -> None:
+    """
+    Another may be at work on the machine by now, or its new agent may be running already.
+
+    Providers look at the machine first, which may take long; what counts is the moment of the effect.
+    """
+    loop, _, attempt = env.begin(env.fleet.open_session(30))
+    attempt = replace(attempt, ask=lambda _: None)  # its answer came before
+    if asked:
+        env.provider.before = lambda _: env.clock.sleep(31)
+    else:
+        env.clock.now += 31
+    outcome = loop.work_on(attempt)
+    assert isinstance(outcome, NotTaken)
+    assert isinstance(outcome.error, SessionExpired)
+    assert env.provider.asked == []
 
 
 @pytest.mark.parametrize("policy", ["reboot:2,quarantine", "reinstall:2,quarantine"])
@@ -94,7 +88,7 @@ def test_a_step_whose_function_died_counts_and_is_not_repeated(env: RemediationS
     env.policy = policy
     env.pin()
     session = env.fleet.open_session()
-    loop, _, attempt = work_of(env, session)
+    loop, _, attempt = env.begin(session)
     loop.work_on(attempt)
     env.fleet.expire(session)  # and there it ended
     (step,) = env.provider.asked
@@ -113,14 +107,9 @@ def test_a_step_whose_function_died_counts_and_is_not_repeated(env: RemediationS
     assert env.quarantined, "two attempts, the one that died among them"
 
 
-@pytest.fixture
-def tickets(env: RemediationSetup) -> list[str]:
-    """Let the policy begin with a step that only opens a ticket; return the machines that it was taken on."""
-    return env.begin_with_tickets()
-
-
-def test_a_step_that_keeps_the_agent_changes_no_fact(env: RemediationSetup, tickets: list[str]) -> None:
+def test_a_step_that_keeps_the_agent_changes_no_fact(env: RemediationSetup) -> None:
     """An agent that reports again is the same agent: with its key deleted, its heartbeats would be refused."""
+    tickets = env.begin_with_tickets()
     env.pin()
     before = env.fleet.facts(env.machine)
     assert "agent_started" in before
@@ -134,8 +123,9 @@ def test_a_step_that_keeps_the_agent_changes_no_fact(env: RemediationSetup, tick
     assert not env.provider.asked
 
 
-def test_a_step_that_keeps_the_agent_lets_agents_be_started(env: RemediationSetup, tickets: list[str]) -> None:
+def test_a_step_that_keeps_the_agent_lets_agents_be_started(env: RemediationSetup) -> None:
     """Of a machine that has no agent: it stays due for one."""
+    tickets = env.begin_with_tickets()
     env.policy, policy = "restart-agent:1,quarantine", env.policy
     env.run()
     env.policy = policy
@@ -180,26 +170,18 @@ def test_a_reinstall_that_did_not_happen_keeps_the_host_key(
             "it needs no recovery any more",
         ),
         ("DELETE FROM machine_agent_started WHERE machine_id = {id}", "it needs no recovery any more"),
+        ("DELETE FROM work WHERE machine_id = {id}", "another session works on the machine"),
     ],
 )
 def test_a_machine_that_is_due_no_longer_is_not_interrupted(env: RemediationSetup, change: str, told: str) -> None:
-    session = env.fleet.open_session()
-    (held,) = claimed(session, RECOVER)
-    assert remediation.no_longer_due(session, PROVIDER, [held]) == {}
-    env.fleet.change(change.format(id=f"'{env.machine}'::uuid"))
-    (reason,) = remediation.no_longer_due(session, PROVIDER, [held]).values()
-    assert (str(reason), reason.recovered) == (told, False)
-
-
-def test_a_machine_whose_work_is_lost_is_told_from_the_others(env: RemediationSetup) -> None:
     other = env.fleet.unhealthy_machine()
     session = env.fleet.open_session()
     works = claimed(session, RECOVER)
-    env.fleet.sql("DELETE FROM work WHERE machine_id = :id", id=other)
-    lost = remediation.no_longer_due(session, PROVIDER, works)
-    assert [(work.machine_id, str(reason)) for work, reason in lost.items()] == [
-        (other, "another session works on the machine")
-    ]
+    assert remediation.no_longer_due(session, PROVIDER, works) == {}
+    env.fleet.change(change.format(id=f"'{env.machine}'::uuid"))
+    reasons = remediation.no_longer_due(session, PROVIDER, works)
+    assert {held.machine_id for held in reasons} == {env.machine, *([] if "{id}" in change else [other])}
+    assert {(str(reason), reason.recovered) for reason in reasons.values()} == {(told, False)}
 
 
 @pytest.mark.parametrize("policy", ["restart-agent:1,quarantine", "reboot:1,quarantine"])
@@ -212,7 +194,7 @@ def test_a_reporting_machine_loses_neither_its_agent_nor_its_freedom(env: Remedi
         id=env.machine,
     )
     session = env.fleet.open_session()
-    loop, held, attempt = work_of(env, session)
+    loop, held, attempt = env.begin(session)
     assert attempt.decision.step.kind in {RESTART_AGENT, QUARANTINE}
     record_heartbeat(env.fleet.connection, env.machine)
     outcome = loop.work_on(attempt)
