@@ -37,192 +37,140 @@ def tick(loop: str, minutes_ago: float = 1, **changes: Any) -> Tick:
     return replace(found, **changes)
 
 
-def counting(loop: str, **counts: float) -> dict[str, Any]:
-    return {"ticks": [tick(loop, counts=counts)]}
+def counting(loop: str, **counts: float) -> Tick:
+    return tick(loop, counts=counts)
 
 
-WELL = FleetStatus(
-    NOW,
-    0,
-    -60,
-    [count(State.RUNNING), count(State.UNHEALTHY)],
-    [],
-    [],
-    [],
-    [],
-    0,
-    None,
-    None,
-    False,
-    False,
-    [tick(loop) for loop in LOOPS],
-)
+MACHINES = [count(State.RUNNING), count(State.UNHEALTHY)]
+TICKS = [tick(loop) for loop in LOOPS]
+WELL = FleetStatus(NOW, 0, -60, MACHINES, [], [], [], [], 0, None, None, False, False, TICKS)
 
 
-def wrong(**changes: Any) -> list[Condition]:
-    """Return what is wrong with a fleet that is well but for *changes*; ``ticks`` replace those of their loops."""
-    if "ticks" in changes:
-        replaced = {each.loop for each in changes["ticks"]}
-        changes["ticks"] = [*changes["ticks"], *(each for each in WELL.ticks if each.loop not in replaced)]
-    return conditions(replace(WELL, **changes), MINUTES)
+def fleet(*ticks: Tick, **changes: Any) -> FleetStatus:
+    """Return a fleet that is well but for *changes*, and for *ticks*, which replace those of their loops."""
+    replaced = {each.loop for each in ticks}
+    return replace(WELL, ticks=[*ticks, *(each for each in TICKS if each.loop not in replaced)], **changes)
+
+
+def wrong(*ticks: Tick, **changes: Any) -> list[Condition]:
+    return conditions(fleet(*ticks, **changes), MINUTES)
 
 
 def test_a_fleet_that_is_well_has_no_condition() -> None:
-    """Unhealthy machines are repaired without anybody."""
+    """Unhealthy machines are repaired without anybody, and no figure is more than it may be."""
     assert wrong() == []
+    waited, slow = counting("initializer", oldest_due_age_seconds=1800), tick("recoverer", seconds=144)
+    late = tick("updater", 34)  # its interval is ten minutes
+    assert wrong(waited, slow, late, clock_ahead_seconds=300, checkpoint_ahead_seconds=60) == []
+    assert wrong(machines=[count(State.STARTING, 2, age_class=None)]) == [], "before the first report"
 
 
+BEGAN = NOW - timedelta(hours=3)
 BUDGET = ShownBudget("redfish", "", 0, Brake.SILENT, "no machine reports", NOW - timedelta(hours=2), 4)
-LIMITED = "recovery-limited: recovery takes no step: redfish"
-NOTHING_RUNS = "the one here: until they agree, no loop runs and no heartbeat is taken"
-NO_ANSWER = "provider-away: redfish does not answer as it should"
+RACKS = [count(State.UNHEALTHY, 3, "r1"), count(State.UNHEALTHY, 1, "r2")]
 FAILED: dict[str, Any] = {"outcome": "Failed", "kind": FailureKind.CONFIG_ERROR, "cause": "no bucket"}
 AWAY: dict[str, Any] = {"outcome": "Failed", "kind": FailureKind.PROVIDER_UNAVAILABLE, "cause": "503"}
+DRIFT: dict[str, Any] = FAILED | {"kind": FailureKind.DRIFT_LIMIT_EXCEEDED, "cause": "9 of 9"}
+SILENT = [count(State.RUNNING, 2, age_class=0), count(State.UNHEALTHY, 3, age_class=0)]
+NO_WRITES = "database-read-only: the database takes no writes:"
+DIFFERS = "clock-differs: the database's clock is"
+NOTHING_RUNS = "the one here: until they agree, no loop runs and no heartbeat is taken"
+LIMITED = "recovery-limited: recovery takes"
+NO_ANSWER = "provider-away: redfish does not answer as it should:"
+WRONG: dict[str, FleetStatus] = {
+    f"{NO_WRITES} it is a standby, or was made read-only": fleet(read_only=True),
+    f"{NO_WRITES} its disk is full": fleet(full=True),
+    f"{DIFFERS} 2 h ahead of {NOTHING_RUNS}": fleet(clock_ahead_seconds=7_200, checkpoint_ahead_seconds=7_140),
+    f"{DIFFERS} 5 min behind {NOTHING_RUNS}": fleet(clock_ahead_seconds=-301),
+    "clock-jumped: the database's clock was ahead by 119 min or more, and was corrected": fleet(
+        checkpoint_ahead_seconds=7_140
+    ),
+    f"{LIMITED} no step: redfish, the whole provider; no machine reports; unhealthy: 3 at r1, 1 at r2": fleet(
+        budgets=[BUDGET], machines=RACKS
+    ),
+    f"{LIMITED} at most 1 step an hour: redfish, location r 1; no machine reports": fleet(
+        budgets=[replace(BUDGET, location="r 1", per_hour=1)]
+    ),
+    "loop-late: the Recoverer of redfish has not run for 20 min": fleet(tick("recoverer", 20)),
+    "loop-late: the Updater of redfish has not run for 36 min": fleet(tick("updater", 36)),
+    "loop-fails: the Updater of redfish failed: config-error: no bucket": fleet(tick("updater", **FAILED)),
+    "loop-fails: the Updater of redfish was cut off": fleet(tick("updater", outcome="Expired")),
+    f"{NO_ANSWER} Provisioner, Updater failed with provider-unavailable: 503": fleet(
+        tick("updater", **AWAY), tick("provisioner", 2, **AWAY)
+    ),
+    "drift-limit-exceeded: the Provisioner of redfish failed: drift-limit-exceeded: 9 of 9": fleet(
+        tick("provisioner", **DRIFT)
+    ),
+    "no-reports: no machine of redfish has reported for half an hour": fleet(machines=SILENT),
+    "long-wait: a machine has waited for the Initializer of redfish for 30 min": fleet(
+        counting("initializer", oldest_due_age_seconds=1801)
+    ),
+    "loop-slow: the Recoverer of redfish took 2 min, and is killed after 180 s": fleet(tick("recoverer", seconds=145)),
+    "old-transaction: a transaction of alice (psql) has been open for 11 min, and slows every claim": fleet(
+        oldest_transaction=Transaction("open", 42, "alice", "psql", None, 660)
+    ),
+    "quarantined: 2 machines of redfish in quarantine": fleet(machines=[count(State.QUARANTINED, 2)]),
+    "bad-agent: no step is taken: the agent ab12 fails on 3 machines, with agent-exited, and runs on none": fleet(
+        bad_agents=[BadAgent("ab12", FailureKind.AGENT_EXITED, 3)]
+    ),
+    "reports-again: 1 machine of ec2 in quarantine, and the agent reports": fleet(unsteady=[Unsteady("ec2", 0, 1)]),
+    "recovered-often: 2 machines of ec2 recovered more than five times in a day": fleet(
+        unsteady=[Unsteady("ec2", 2, 0)]
+    ),
+    "places-lost: 2 places of redfish lost to machines that failed for good there": fleet(
+        machines=[count(State.FAILED, 2)]
+    ),
+    "settings-refused: the settings document was refused: the Updater of redfish works with the last good one": fleet(
+        counting("updater", settings_refused=1)
+    ),
+    "no-access: 1 machine of redfish let no agent start until you act": fleet(counting("recoverer", no_access=1)),
+    "drifted: 2 machines of redfish differ between provider and BMDB": fleet(counting("provisioner", drifted=2)),
+    "found-alive: 3 machines of redfish did not report and answered over SSH": fleet(
+        counting("recoverer", found_alive=3)
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        (
-            {"read_only": True},
-            "database-read-only: the database takes no writes: it is a standby, or was made read-only",
-        ),
-        ({"full": True}, "database-read-only: the database takes no writes: its disk is full"),
-        ({"clock_ahead_seconds": 7_200.0}, f"clock-differs: the database's clock is 2 h ahead of {NOTHING_RUNS}"),
-        ({"clock_ahead_seconds": -301.0}, f"clock-differs: the database's clock is 5 min behind {NOTHING_RUNS}"),
-        ({"clock_ahead_seconds": 300.0}, None),
-        (
-            {"checkpoint_ahead_seconds": 7_140.0},
-            "clock-jumped: the database's clock was ahead by 119 min or more, and was corrected",
-        ),
-        ({"checkpoint_ahead_seconds": 60.0}, None),
-        (
-            {"clock_ahead_seconds": 7_200.0, "checkpoint_ahead_seconds": 7_140.0},
-            f"clock-differs: the database's clock is 2 h ahead of {NOTHING_RUNS}",
-        ),
-        (
-            {"budgets": [BUDGET], "machines": [count(State.UNHEALTHY, 3, "r1"), count(State.UNHEALTHY, 1, "r2")]},
-            f"{LIMITED}, the whole provider; no machine reports; unhealthy: 3 at r1, 1 at r2",
-        ),
-        (
-            {"budgets": [replace(BUDGET, location="r 1", per_hour=1)]},
-            "recovery-limited: recovery takes at most 1 step an hour: redfish, location r 1; no machine reports",
-        ),
-        ({"ticks": [tick("recoverer", 20)]}, "loop-late: the Recoverer of redfish has not run for 20 min"),
-        (
-            {"ticks": [tick("updater", 34)]},
-            None,  # its interval is ten minutes
-        ),
-        ({"ticks": [tick("updater", 36)]}, "loop-late: the Updater of redfish has not run for 36 min"),
-        ({"ticks": [tick("updater", **FAILED)]}, "loop-fails: the Updater of redfish failed: config-error: no bucket"),
-        ({"ticks": [tick("updater", outcome="Expired")]}, "loop-fails: the Updater of redfish was cut off"),
-        (
-            {"ticks": [tick("updater", **AWAY), tick("provisioner", 2, **AWAY)]},
-            f"{NO_ANSWER}: Provisioner, Updater failed with provider-unavailable: 503",
-        ),
-        (
-            {
-                "ticks": [
-                    tick("provisioner", **(FAILED | {"kind": FailureKind.DRIFT_LIMIT_EXCEEDED, "cause": "9 of 9"}))
-                ]
-            },
-            "drift-limit-exceeded: the Provisioner of redfish failed: drift-limit-exceeded: 9 of 9",
-        ),
-        (
-            {"machines": [count(State.RUNNING, 2, age_class=0), count(State.UNHEALTHY, 3, age_class=0)]},
-            "no-reports: no machine of redfish has reported for half an hour",
-        ),
-        ({"machines": [count(State.STARTING, 2, age_class=None)]}, None),  # before the first report
-        (
-            counting("initializer", oldest_due_age_seconds=1801),
-            "long-wait: a machine has waited for the Initializer of redfish for 30 min",
-        ),
-        (counting("initializer", oldest_due_age_seconds=1800), None),
-        (
-            {"ticks": [tick("recoverer", seconds=145)]},
-            "loop-slow: the Recoverer of redfish took 2 min, and is killed after 180 s",
-        ),
-        ({"ticks": [tick("recoverer", seconds=144)]}, None),
-        (
-            {"oldest_transaction": Transaction("open", 42, "alice", "psql", None, 660)},
-            "old-transaction: a transaction of alice (psql) has been open for 11 min, and slows every claim",
-        ),
-        ({"machines": [count(State.QUARANTINED, 2)]}, "quarantined: 2 machines of redfish in quarantine"),
-        (
-            {"bad_agents": [BadAgent("ab12", FailureKind.AGENT_EXITED, 3)]},
-            "bad-agent: no step is taken: the agent ab12 fails on 3 machines, with agent-exited, and runs on none",
-        ),
-        ({"unsteady": [Unsteady("ec2", 0, 1)]}, "reports-again: 1 machine of ec2 in quarantine, and the agent reports"),
-        (
-            {"unsteady": [Unsteady("ec2", 2, 0)]},
-            "recovered-often: 2 machines of ec2 recovered more than five times in a day",
-        ),
-        (
-            {"machines": [count(State.FAILED, 2)]},
-            "places-lost: 2 places of redfish lost to machines that failed for good there",
-        ),
-        (
-            counting("updater", settings_refused=1),
-            "settings-refused: the settings document was refused: the Updater of redfish works with the last good one",
-        ),
-        (counting("recoverer", no_access=1), "no-access: 1 machine of redfish let no agent start until you act"),
-        (counting("provisioner", drifted=2), "drifted: 2 machines of redfish differ between provider and BMDB"),
-        (
-            counting("recoverer", found_alive=3),
-            "found-alive: 3 machines of redfish did not report and answered over SSH",
-        ),
-    ],
-)
-def test_a_condition_is_told_from_its_figure_on(changes: dict[str, Any], told: str | None) -> None:
-    assert [f"{each.name}: {each.text}" for each in wrong(**changes)] == ([] if told is None else [told])
+@pytest.mark.parametrize("told", WRONG)
+def test_a_condition_is_told_from_its_figure_on(told: str) -> None:
+    assert [f"{each.name}: {each.text}" for each in conditions(WRONG[told], MINUTES)] == [told]
 
 
-def test_a_failing_loop_is_told_with_its_beginning() -> None:
-    began = NOW - timedelta(hours=3)
-    (failed,) = wrong(ticks=[tick("updater", **FAILED, failing_since=began)])
-    (away,) = wrong(
-        ticks=[tick("updater", **AWAY, failing_since=began), tick("provisioner", **AWAY, failing_since=NOW)]
-    )
-    assert failed.since == away.since == began
-
-
-def test_what_counts_and_facts_tell_has_its_beginning() -> None:
-    began = NOW - timedelta(hours=3)
+def test_what_lasts_is_told_with_its_beginning() -> None:
     names = ("no_access", "found_alive", "settings_refused")
-    lasting = dict.fromkeys(names, (tick("recoverer").ended_at - began).total_seconds())
-    found = wrong(
-        ticks=[tick("recoverer", counts=dict.fromkeys(names, 1), lasting=lasting)],
-        machines=[count(State.QUARANTINED)],
-        unsteady=[Unsteady("redfish", 0, 0, began)],
-    )
-    assert [each.since for each in found] == [began] * 4
+    lasting = dict.fromkeys(names, (tick("recoverer").ended_at - BEGAN).total_seconds())
+    for ticks, conditions_found in (
+        ([tick("updater", **FAILED, failing_since=BEGAN)], 1),
+        ([tick("updater", **AWAY, failing_since=BEGAN), tick("provisioner", **AWAY, failing_since=NOW)], 1),
+        ([tick("recoverer", counts=dict.fromkeys(names, 1), lasting=lasting)], 3),
+    ):
+        assert [each.since for each in wrong(*ticks)] == [BEGAN] * conditions_found
+    (found,) = wrong(machines=[count(State.QUARANTINED)], unsteady=[Unsteady("redfish", 0, 0, BEGAN)])
+    assert found.since == BEGAN
 
 
 def test_a_loop_that_never_ran_is_missed() -> None:
     """Who deploys finds the one that was not started; the ticks of a loop that died go after two weeks."""
-    fleet = replace(WELL, ticks=[each for each in WELL.ticks if each.loop != "recoverer"])
-    (found,) = conditions(fleet, MINUTES)
+    some, none = [each for each in TICKS if each.loop != "recoverer"], replace(WELL, machines=[], ticks=[])
+    (found,) = conditions(replace(WELL, ticks=some), MINUTES)
     assert (found.name, found.text) == ("loop-late", "the Recoverer of redfish has not run in the last two weeks")
-    assert conditions(fleet, MINUTES | {"recoverer": 0}) == []
-    (found,) = conditions(replace(WELL, machines=[], ticks=[]), MINUTES)
+    assert conditions(replace(WELL, ticks=some), MINUTES | {"recoverer": 0}) == []
+    (found,) = conditions(none, MINUTES)
     assert (found.name, found.text) == ("loop-late", "no loop has run in the last two weeks")
-    assert conditions(replace(WELL, machines=[], ticks=[]), dict.fromkeys(LOOPS, 0)) == []
-    static = [replace(each, provider="static") for each in fleet.ticks]
-    assert conditions(replace(fleet, machines=[], ticks=static), MINUTES) == []  # which cannot reboot
+    assert conditions(none, dict.fromkeys(LOOPS, 0)) == []
+    static = [replace(each, provider="static") for each in some]
+    assert conditions(replace(none, ticks=static), MINUTES) == [], "it cannot reboot"
     unused = [replace(tick(loop, 2_000), provider="ec2") for loop in LOOPS]
-    assert conditions(replace(WELL, ticks=[*WELL.ticks, *unused]), MINUTES) == []
+    assert conditions(replace(WELL, ticks=[*TICKS, *unused]), MINUTES) == []
 
 
 def test_the_most_urgent_comes_first_then_the_largest_then_the_longest() -> None:
-    found = wrong(
-        machines=[count(State.QUARANTINED)],
-        budgets=[
-            replace(BUDGET, location="r1", began_at=NOW),
-            replace(BUDGET, location="r2"),
-            replace(BUDGET, location="r3", began_at=NOW, waiting=20),
-        ],
-        ticks=[tick("updater", **FAILED)],
-    )
+    budgets = [
+        replace(BUDGET, location="r1", began_at=NOW),
+        replace(BUDGET, location="r2"),
+        replace(BUDGET, location="r3", began_at=NOW, waiting=20),
+    ]
+    found = wrong(tick("updater", **FAILED), machines=[count(State.QUARANTINED)], budgets=budgets)
     assert [each.name for each in found] == [*["recovery-limited"] * 3, "loop-fails", "quarantined"]
     assert [each.location for each in found[:3]] == ["r3", "r2", "r1"]
 
@@ -244,11 +192,7 @@ def test_the_conditions_of_a_location_are_those_of_its_provider(
     of_all = Condition(ConditionName.OLD_TRANSACTION, "", "")
     of_one = replace(of_all, name=ConditionName.RECOVERY_LIMITED, provider="redfish")
     found = [of_all, of_one, replace(of_one, location="r1"), replace(of_one, provider="ec2")]
-    counts = [
-        count(State.RUNNING, 1, "r1"),
-        count(State.RUNNING, 1, "r2"),
-        replace(count(State.RUNNING), provider="ec2"),
-    ]
+    counts = [count(State.RUNNING, 1, "r1"), count(State.RUNNING, 1, "r2"), replace(MACHINES[0], provider="ec2")]
     left = only(found, provider, location, counts)
     assert [" ".join(filter(None, (each.provider, each.location))) or each.name for each in left] == shown
 
