@@ -136,14 +136,6 @@ def test_an_empty_fleet_is_reported_as_empty(fleet: Fleet, command: str) -> None
     assert shepherdctl.load("machine", "list") == []
 
 
-def test_a_machine_that_is_named_ambiguously_is_refused(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    fleet.sql("INSERT INTO machines (machine_id) VALUES ('abcd0000-0000-4000-8000-000000000001')")
-    fleet.sql("INSERT INTO machines (machine_id) VALUES ('abcd0000-0000-4000-8000-000000000002')")
-    for command in ("machine show", "machine forget-host-key", "history", "pause --reason x --machine"):
-        assert "more than one machine matches 'abcd'" in shepherdctl.told(*command.split(), "abcd", status=1)
-    assert fleet.sql("SELECT count(*) FROM pauses") == [[0]]
-
-
 def test_show_has_failures_work_and_pauses(fleet: Fleet, shepherdctl: CommandLine) -> None:
     machine_id = failed(fleet, AgentExited("status 1"))
     pauses.pause(fleet.connection, owner="alice", reason="mainboard", machine_id=machine_id)
@@ -222,25 +214,6 @@ def test_an_operator_pins_a_host_key_and_has_it_forgotten(fleet: Fleet, shepherd
     assert f"no host key was pinned for machine machine-1 ({machine_id})" in shepherdctl.told(*forget)
     document = shepherdctl.load(*forget)
     assert (document["provider_id"], document["forgotten"], document["host_key"]) == ("machine-1", False, None)
-
-
-@pytest.mark.parametrize("key", ["ssh-ed25519", "AAAAC3Nz", "ssh-dss AAAAB3NzaC1kc3M=", f"{HOST_KEY[:-3]}!!!"])
-def test_what_is_no_host_key_is_not_pinned(fleet: Fleet, shepherdctl: CommandLine, key: str) -> None:
-    machine_id = fleet.provided_machine()
-    assert "KEY is not an SSH host key" in shepherdctl.told("machine", "pin-host-key", str(machine_id), key, status=2)
-    assert fleet.facts(machine_id) == set()
-
-
-@pytest.mark.parametrize(
-    "more", [f"pin-host-key {{}} {HOST_KEY}", f"install {{}} --image https://x/a --sha256 {64 * '0'}"]
-)
-@pytest.mark.parametrize("end", ["--dry-run", "--yes"])
-def test_a_machine_that_is_not_provided_gets_nothing(
-    fleet: Fleet, shepherdctl: CommandLine, more: str, end: str
-) -> None:
-    """Nothing will ever connect to it, or the Provisioner is about to write what the provider says."""
-    words = more.format(fleet.bare_machine()).split()
-    assert "is not provided (being created, or gone)" in shepherdctl.told("machine", *words, end, status=1)
 
 
 def test_failures_with_the_same_cause_are_folded_into_the_last(fleet: Fleet, shepherdctl: CommandLine) -> None:
