@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -11,13 +12,13 @@ from shepherd_core.bmdb.machines import lookup, pauses
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import history, work
 from shepherd_core.domain.errors import ShepherdError
-from shepherd_core.domain.errors.machine import AgentExited, SshTimedOut
+from shepherd_core.domain.errors.machine import SshTimedOut
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.pb.agent_pb2 import Node
 from shepherd_core.domain.pb.callback_pb2 import AgentHardwareReport
 
 from shepherdctl.descriptions.cures import CURES
-from tests.support.bmdb.fleet import Fleet, claimed
+from tests.support.bmdb.fleet import HOUR, Fleet, claimed
 from tests.support.bmdb.work_ends import failed
 from tests.support.command_line import CommandLine, without_styles
 
@@ -86,27 +87,24 @@ def test_a_terminal_shows_whole_provider_ids_in_its_width(fleet: Fleet, shepherd
     assert ("2001:db8:1234:5678:9abc:def0:1234:5678" in shown) is (width == 120)
 
 
-def test_a_shortened_list_says_so(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    for _ in range(3):
-        fleet.reporting_machine(60)
-    fleet.unhealthy_machine()
-    some, everything = shepherdctl("machine", "list", "--limit", "2"), shepherdctl("machine", "list", "--limit", "4")
-    assert [line.rpartition("  ")[2].split(",")[0] for line in some.stdout.splitlines()[1:]] == ["unhealthy", "running"]
-    assert some.stderr == "only 2 machines shown; not shown: 2 running: see --limit\n"
-    assert len(everything.stdout.splitlines()) == 1 + 4
-    assert everything.stderr == ""
-    assert "not shown: more" in shepherdctl("machine", "list", "--limit", "2", "--not-paused").stderr
-
-
-def test_programs_get_every_machine(fleet: Fleet, shepherdctl: CommandLine) -> None:
+def test_a_shortened_list_says_so_and_programs_get_every_machine(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """Who counts in JSON what was cut counts wrongly; the worst of the whole fleet come first, whatever their ids."""
     fleet.sql("INSERT INTO machines SELECT gen_random_uuid(), now() FROM generate_series(1, 150)")
     fleet.sql("INSERT INTO machine_creation_intent SELECT machine_id, 'static', NULL, now() FROM machines")
-    worst = fleet.quarantine(fleet.unhealthy_machine())
+    worst = fleet.locate(fleet.quarantine(fleet.unhealthy_machine()), "fra")
+    fleet.machines(2, started_ago=HOUR, reported_ago=60)
     listed = shepherdctl.load("machine", "list")
-    assert len(listed) == 151
+    assert len(listed) == 153
     assert listed[0]["machine_id"] == str(worst) == shepherdctl.load("machine", "list", "--limit", "1")[0]["machine_id"]
-    assert "not shown: 51 creating" in shepherdctl("machine", "list").stderr
+    assert "not shown: 51 creating, 2 running" in shepherdctl("machine", "list").stderr
+    some, everything = (shepherdctl("machine", "list", "--limit", limit) for limit in ("2", "153"))
+    assert [line.rpartition("  ")[2].split()[0] for line in some.stdout.splitlines()[1:]] == ["quarantined", "creating"]
+    assert some.stderr == "only 2 machines shown; not shown: 149 creating, 2 running: see --limit\n"
+    assert (len(everything.stdout.splitlines()), everything.stderr) == (1 + 153, "")
+    assert "not shown: more" in shepherdctl("machine", "list", "--limit", "2", "--not-paused").stderr
+    columns = shepherdctl.read("machine", "list", "--columns", "location, provider-id", "--limit", "1")
+    assert [line.split() for line in columns.splitlines()] == [["LOCATION", "PROVIDER", "ID"], ["fra", "machine-1"]]
+    assert "'age' is not one of machine, " in shepherdctl("machine", "list", "--columns", "age").stderr
 
 
 def test_waiting_ends_with_the_state_or_with_the_time(fleet: Fleet, shepherdctl: CommandLine) -> None:
@@ -118,16 +116,6 @@ def test_waiting_ends_with_the_state_or_with_the_time(fleet: Fleet, shepherdctl:
     assert (late.exit_code, late.stderr.splitlines()[-1]) == (3, "it was not installed within 1 s")
 
 
-def test_columns_are_chosen_by_name(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    fleet.locate(fleet.provided_machine(), "fra")
-    shown = shepherdctl.read("machine", "list", "--columns", "state, location,provider-id").splitlines()
-    assert [line.split() for line in shown] == [
-        ["STATE", "LOCATION", "PROVIDER", "ID"],
-        ["needs", "agent", "fra", "machine-1"],
-    ]
-    assert "'age' is not one of machine, " in shepherdctl("machine", "list", "--columns", "age").stderr
-
-
 @pytest.mark.parametrize("command", ["machine list", "status", "inventory"])
 def test_an_empty_fleet_is_reported_as_empty(fleet: Fleet, command: str) -> None:
     shepherdctl = CommandLine(fleet.settings, {"SHEPHERD_LOOP_MINUTES": "0,0,0,0"})
@@ -136,50 +124,41 @@ def test_an_empty_fleet_is_reported_as_empty(fleet: Fleet, command: str) -> None
     assert shepherdctl.load("machine", "list") == []
 
 
-def test_show_has_failures_work_and_pauses(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    machine_id = failed(fleet, AgentExited("status 1"))
-    pauses.pause(fleet.connection, owner="alice", reason="mainboard", machine_id=machine_id)
-    fleet.sql("INSERT INTO machine_host_key VALUES (:id, :key, now())", id=machine_id, key=HOST_KEY)
-    session = fleet.open_session()
-    work.start_work(session, machine_id, "?")
-    shown = shepherdctl.read("machine", "show", str(machine_id))
-    for words in (
-        "Initializer, ends in 10 min: agent-exited: status 1",
-        f"agent-exited: {CURES['agent-exited']}",
-        "Recoverer, by test (a test), whose session expires in 60 min",
-        "by alice: mainboard",
-        f"ssh-ed25519 {FINGERPRINT}, trusted at first contact",
-    ):
-        assert words in shown
-    fleet.sql("UPDATE machine_host_key SET host_key = 'x AAAAA'")
-    assert "x AAAAA" in shepherdctl.read("machine", "show", str(machine_id)), "one that is damaged is shown as it is"
-    fleet.expire(session)
-    assert "whose session has expired" in shepherdctl.read("machine", "show", str(machine_id))
-
-
 def test_a_machines_page_tells_what_happened_and_what_to_do(fleet: Fleet, tmp_path: Path) -> None:
     """Who is woken by a machine asks one command; without its log, the page says why."""
     machine_id = failed(fleet, SshTimedOut("no answer"), 600)
+    pauses.pause(fleet.connection, owner="alice", reason="mainboard", machine_id=machine_id)
+    fleet.plant("machine_host_key", machine_id=machine_id, host_key=HOST_KEY, pinned_at=timedelta(0))
+    session = fleet.open_session()
+    work.start_work(session, machine_id, "?")
     log = tmp_path / "functions.log"
     shepherdctl = CommandLine(fleet.settings, {"SHEPHERD_LOGS": str(log)})
     assert f"without its log: the log {log} cannot be read" in shepherdctl("machine", "show", "machine-1").stderr
     at = server.now(fleet.connection).isoformat()
-    for level in ("INFO", "ERROR"):
-        line = {"level": level, "message": f"takeover {level}", "timestamp": at, "machine_id": str(machine_id)}
-        with log.open("a") as file:
-            file.write(json.dumps({**line, "loop": "initializer"}) + "\n")
+    line = {"timestamp": at, "machine_id": str(machine_id), "loop": "initializer"}
+    both = [{**line, "level": level, "message": f"takeover {level}"} for level in ("INFO", "ERROR")]
+    log.write_text("".join(json.dumps(each) + "\n" for each in both))
     found = shepherdctl("machine", "describe", "machine-1")
     for expected in (
+        "Initializer, ends in 10 min: ssh-timed-out: no answer",
+        "Recoverer, by test (a test), whose session expires in 60 min",
+        "by alice: mainboard",
+        f"ssh-ed25519 {FINGERPRINT}, trusted at first contact",
         "Initializer  no",
         "error: takeover ERROR",
         f"shepherdctl machine retry {machine_id} --reason '…'",
     ):
         assert expected in found.stdout
     assert "takeover INFO" not in found.stdout
-    assert found.output.count(CURES["ssh-timed-out"]) == 1
+    assert found.output.count(f"ssh-timed-out: {CURES['ssh-timed-out']}") == 1
     assert re.findall(r"Initializer  (Started|Failed) ", found.stdout) == ["Started", "Failed"]
     told, why = (shepherdctl.load("machine", command, "machine-1")["loops"] for command in ("show", "why"))
     assert told == why
+    fleet.sql("UPDATE machine_host_key SET host_key = 'x AAAAA'")
+    fleet.expire(session)
+    shown = shepherdctl.read("machine", "show", "machine-1")
+    assert "whose session has expired" in shown
+    assert "x AAAAA" in shown, "one that is damaged is shown as it is"
 
 
 def test_an_operator_pins_a_host_key_and_has_it_forgotten(fleet: Fleet, shepherdctl: CommandLine) -> None:
