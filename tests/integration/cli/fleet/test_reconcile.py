@@ -1,11 +1,13 @@
-"""The commands that show where provider and BMDB disagree, and that end it."""
+"""The commands that show where provider and BMDB disagree, that end it, and that take machines from service."""
 
 import json
+import re
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
+from shepherd_core.bmdb.machines import pauses
 
 from tests.integration.cli.ec2_fleet import Ec2Fleet
 from tests.support.bmdb.capacity import provided
@@ -152,21 +154,60 @@ def test_a_release_retires_a_machine_also_after_an_interruption(
     assert fleet.sql("SELECT * FROM pauses") == []
 
 
+# Where the provider cannot take a machine back.
+
+
+def listed(folder: Path, *names: str) -> dict[str, str]:
+    """Write a list of the provider static, and return what leads a command to it."""
+    entries = [{"ID": name, "Addr": f"192.0.2.{number}"} for number, name in enumerate(names, 1)]
+    (folder / "list.json").write_text(json.dumps(entries))
+    return {"SHEPHERD_PROVIDER": "static", "SHEPHERD_PROVIDER_MACHINES": str(folder / "list.json")}
+
+
 def test_a_machine_gets_its_new_id_when_that_is_typed(fleet: Fleet, tmp_path: Path) -> None:
     machine_id = fleet.provided_machine()
-    fleet.sql("UPDATE machine_provided SET provider_ip_address = '192.0.2.7'")
+    fleet.sql("UPDATE machine_provided SET provider_ip_address = '192.0.2.1'")
     fleet.pass_time(HOUR)
-    (tmp_path / "list.json").write_text('[{"ID": "rack 2", "Addr": "192.0.2.7"}]')
-    environment = {"SHEPHERD_PROVIDER": "static", "SHEPHERD_PROVIDER_MACHINES": str(tmp_path / "list.json")}
-    shepherdctl = CommandLine(fleet.settings, environment)
-    told = json.loads(shepherdctl("reconcile", "-o", "json").stdout)["drift"][0]["operator_action"]
-    assert told == f"if it is the same machine: machine rebind {machine_id} 'rack 2'; else machine forget"
+    shepherdctl = CommandLine(fleet.settings, listed(tmp_path, "rack 2"))
+    (told,) = shepherdctl.load("reconcile", status=3)["drift"]
+    rebind = f"if it is the same machine: machine rebind {machine_id} 'rack 2'; else machine forget"
+    assert told["operator_action"] == rebind
     arguments = ("machine", "rebind", str(machine_id), "rack 2")
     assert [one["result"] for one in shepherdctl.load(*arguments, "--dry-run")["machines"]] == ["ready"]
     shepherdctl.on_terminal(80, *arguments, typed="rack 2\n", status=0)
     assert provided(fleet) == {"rack 2": machine_id}
     assert shepherdctl("reconcile").exit_code == 0
-    assert "the provider static cannot release machines" in shepherdctl.told(
-        "machine", "release", str(machine_id), *WHY, "--yes", status=1
-    )
+    release = ("machine", "release", str(machine_id), *WHY, "--yes")
+    assert "the provider static cannot release machines" in shepherdctl.told(*release, status=1)
     assert fleet.sql("SELECT * FROM machine_release") == []
+
+
+def test_machines_are_retired_step_by_step(fleet: Fleet, tmp_path: Path) -> None:
+    """Each run does what can be done and says what is next, so that an interruption loses nothing."""
+    gone, there = fleet.provided_machine(), fleet.provided_machine()
+    shepherdctl = CommandLine(fleet.settings, listed(tmp_path, "machine-1", "machine-2"))
+    both = ("machine", "retire", str(gone), str(there), *WHY)
+    fleet.pass_time(HOUR)
+
+    def run(*more: str, status: int = 3) -> dict[str, tuple[str, str]]:
+        machines = json.loads(shepherdctl.read(*both, "-o", "json", *more, status=status))["machines"]
+        return {one["machine_id"]: (one["result"], one["text"]) for one in machines}
+
+    next_step = ("begun", "take its entry out of machines, stop its agent, and run this again")
+    assert run("--dry-run", status=0) == {str(gone): next_step, str(there): next_step}
+    shepherdctl.on_terminal(80, "machine", "retire", "machine-1", *WHY, typed="yes\n", status=1)
+    assert pauses.pauses_in_force(fleet.connection) == []
+    shepherdctl.on_terminal(80, "machine", "retire", "machine-1", *WHY, typed="machine-1\n", status=3)
+    assert run("--yes") == {str(gone): next_step, str(there): next_step}
+    listed(tmp_path, "machine-2")
+    fleet.sql("INSERT INTO machine_agent_heartbeat VALUES (:id, clock_timestamp())", id=gone)
+    found = run("--yes")
+    assert found[str(there)] == next_step
+    assert re.match(r"its agent reported \d+ s ago: stop it, and run this again, in 2 h ", found[str(gone)][1])
+    fleet.pass_time(3 * HOUR)
+    assert run("--yes") == {str(gone): ("done", "forgotten"), str(there): next_step}
+    in_force = [(pause.machine_id, pause.reason) for pause in pauses.pauses_in_force(fleet.connection)]
+    assert in_force == [(there, "retire: it is gone")]
+    again = shepherdctl("machine", "retire", str(gone), *WHY, "--yes")
+    assert (again.exit_code, again.stderr) == (0, "")
+    assert shepherdctl.told("machine", "retire", "--location", "rack7", *WHY, "--yes").startswith("no machine matches")
