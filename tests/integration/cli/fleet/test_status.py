@@ -1,20 +1,26 @@
-"""The command that tells how the fleet is."""
+"""The commands that tell how the fleet is, and what fails in it."""
 
 import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.session import Session
+from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.ticks import Tick, TickEnd, TickHead, last_ticks
 from shepherd_core.domain.clock import SystemClock
+from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors.machine import SshTimedOut
+from shepherd_core.domain.machine import Process
 
 from shepherdctl import fleet_status
+from shepherdctl.descriptions.cures import CURES
 from tests.conftest import ManualClock
-from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 from tests.support.bmdb.work_ends import ticked
 from tests.support.command_line import CommandLine
 
@@ -74,21 +80,13 @@ def test_no_tick_ends_after_the_status_was_read(fleet: Fleet, monkeypatch: pytes
     assert [tick.ended_at <= status.now for tick in status.ticks] == [True]
 
 
-def tick(loop: str, minutes_ago: int, outcome: str, provider: str = PROVIDER) -> str:
-    ended = f"now() - interval '{minutes_ago} minutes'"
-    return (
-        "INSERT INTO ticks (session_id, loop, provider, began_at, ended_at, outcome, counts, runtime_info) "
-        f"VALUES (gen_random_uuid(), '{loop}', '{provider}', {ended}, {ended}, '{outcome}', '{{}}', '1')"
-    )
-
-
 def test_what_needs_attention_comes_first_in_every_form(fleet: Fleet) -> None:
     """A script need not understand tables: the exit status says whether somebody must look."""
     shepherdctl = CommandLine(fleet.settings, {"SHEPHERD_LOOP_MINUTES": "0,10,1,1"})
     assert "no loop has run in the last two weeks" in shepherdctl.read("status", status=3)
     fleet.quarantine(fleet.locate(fleet.unhealthy_machine(), "ams"))
     fleet.sql(f"{BUDGET} VALUES ('static', 'ams', 1, 'share', 'half are dead', now())")
-    fleet.sql(tick("updater", 0, "Failed"))
+    ticked(fleet, "updater", ShepherdError("no luck"))
     names = ["recovery-limited", "loop-late", "loop-fails", "quarantined"]
     for command in ("status", "causes"):
         status = 3 if command == "status" else 0
@@ -109,31 +107,33 @@ def test_what_needs_attention_comes_first_in_every_form(fleet: Fleet) -> None:
     assert [one["name"] for one in shepherdctl.load("causes", "--location", "fra")["conditions"]] == names[1:]
 
 
-def test_the_status_is_shown_again_until_it_is_interrupted(shepherdctl: CommandLine, fleet: Fleet) -> None:
-    with shepherdctl.interrupted(100, "status", "--watch", "1s") as until:
-        until(b"updated every 1 s")
-        fleet.quarantine(fleet.unhealthy_machine())
-        until(b"1 machine of static in quarantine")
-    assert shepherdctl("status", "--watch", "1s").exit_code == 2
-
-
 @pytest.mark.parametrize(
-    ("command", "shown"),
+    ("command", "shown", "then"),
     [
-        ("status", [b"recovery-limited", b"quarantined ", b"and 70 more of recovery-limited", b" more lines; "]),
-        ("machine list", [b"quarantined for ", b" unhealthy: see --limit"]),
+        (
+            "status",
+            [b"recovery-limited", b"quarantined ", b"and 70 more of recovery-limited", b" more lines; "],
+            b"2 machines of static in quarantine",
+        ),
+        ("machine list", [b"quarantined for ", b" unhealthy: see --limit"], b"machine-77"),
     ],
 )
-def test_what_is_watched_fits_the_terminal_with_the_worst_first(fleet: Fleet, command: str, shown: list[bytes]) -> None:
-    """The terminal has 50 lines and scrolls away the first of more."""
+def test_what_is_watched_fits_the_terminal_with_the_worst_first(
+    fleet: Fleet, command: str, shown: list[bytes], then: bytes
+) -> None:
+    """The terminal has 50 lines and scrolls away the first of more; it is shown again until it is interrupted."""
     for number in range(75):
         fleet.locate(fleet.unhealthy_machine(), f"rack-{number}")
     fleet.sql(BUDGET + "SELECT 'static', 'rack-' || n, 1, 'share', 'dead', now() FROM generate_series(0, 74) AS n")
     fleet.quarantine(fleet.unhealthy_machine())
-    with CommandLine(fleet.settings, NO_LOOPS).interrupted(50, *command.split(), "--watch", "1s") as until:
+    shepherdctl = CommandLine(fleet.settings, NO_LOOPS)
+    with shepherdctl.interrupted(100, *command.split(), "--watch", "1s") as until:
         screen = until(b"updated every 1 s").rpartition(b"\x1b[2J")[2]
+        fleet.quarantine(fleet.unhealthy_machine())
+        until(then)
     assert screen.count(b"\n") < 50
     assert [each for each in shown if each not in screen] == []
+    assert shepherdctl(*command.split(), "--watch", "1s").exit_code == 2
 
 
 @pytest.mark.parametrize("seconds", [2 * HOUR, -2 * HOUR])
@@ -187,11 +187,11 @@ def full_disk(fleet: Fleet) -> Iterator[None]:
 
 def test_the_status_is_told_to_prometheus(shepherdctl: CommandLine, fleet: Fleet) -> None:
     """In its text format; what a provider names cannot break a line."""
+    ticked(fleet, "updater", ShepherdError("no luck"))
+    fleet.pass_time(60)
     fleet.sql(f"{BUDGET} VALUES ('ec2', :location, 1, 'share', 'why', now())", location='a\\"\n\x1b')
-    fleet.sql(
-        "INSERT INTO provisioner_lock (provider, waiting, max_machines, waiting_seen_at) VALUES ('ec2', 7, 5, now())"
-    )
-    fleet.sql(tick("updater", 1, "Expired"))
+    waiting = {"waiting": 7, "max_machines": 5, "waiting_seen_at": timedelta(0)}
+    fleet.plant("provisioner_lock", provider="ec2", **waiting)
     place = 'provider="ec2",location="a\\\\\\"\\n\\\\x1b"'
     fleet.provided_machine("equinix")
     shown = " ".join(shepherdctl("status").output.split())
@@ -217,3 +217,53 @@ def test_the_status_is_told_to_prometheus(shepherdctl: CommandLine, fleet: Fleet
         'shepherd_waiting_for_limit{provider="ec2"}': "7",
         "shepherd_attention": "1",
     }
+
+
+def test_causes_are_counted_for_what_fails_now(fleet: Fleet) -> None:
+    starting = [fleet.locate(fleet.provided_machine(), "ams") for _ in range(4)]
+    healed = fleet.unhealthy_machine()
+    session = fleet.open_session()
+    works = [*claimed(session, Process.AGENT_START), *claimed(session, Process.RECOVERY)]
+    work.fail(session, {each: work.Failure(SshTimedOut(f"no answer from {each.machine_id}"), 600) for each in works})
+    fleet.sql("UPDATE machine_agent_heartbeat SET agent_heartbeat_at = clock_timestamp()")
+    waiting, quarantined = fleet.provided_machine(), fleet.provided_machine("redfish")
+    fleet.sql("INSERT INTO work_backoff VALUES (:id, 'ShepherdAgentStart', now(), 'a boot wait')", id=waiting)
+    fleet.quarantine(quarantined, "still unhealthy after reboot")
+    fleet.quarantine(fleet.reporting_machine())
+    fleet.sql("UPDATE machine_agent_heartbeat SET agent_heartbeat_at = clock_timestamp()")
+    fleet.recover(fleet.reporting_machine(), 5)
+    often = fleet.recover(fleet.reporting_machine(), 6)
+    lost = fleet.fail(fleet.provided_machine(), "deploy failed: no disk")
+    fleet.sql(
+        "INSERT INTO capacity_penalties VALUES ('static', 'r1', now() + interval '1 h', 'too late', 'capacity-taken')"
+    )
+    shepherdctl = CommandLine(fleet.settings, NO_LOOPS)
+    found = shepherdctl.load("causes")["causes"]
+    assert [(one["loop"], one["kind"], one["count"], one["cure"]) for one in found] == [
+        ("initializer", "ssh-timed-out", 4, CURES["ssh-timed-out"]),
+        ("recoverer", "recovered-often", 1, CURES["recovered-often"]),
+        ("provider", "provisioning-failed", 1, CURES["provisioning-failed"]),
+        ("provisioner", "capacity-taken", 1, CURES["capacity-taken"]),
+        ("quarantine", "reports-again", 1, CURES["reports-again"]),
+        ("quarantine", "steps-used-up", 1, CURES["steps-used-up"]),
+    ]
+    assert len(found[0]["examples"]) == 3
+    assert {*found[0]["examples"]} < {str(each) for each in starting} - {str(healed)}
+    assert [(one["examples"], one["cause"]) for one in found if one["kind"] == "recovered-often"] == [
+        ([str(often)], "6 times in the last day")
+    ]
+    assert [one["kind"] for one in shepherdctl.load("causes", "--location", "ams")["causes"]] == ["ssh-timed-out"]
+    assert [one["loop"] for one in shepherdctl.load("causes", "--provider", "redfish")["causes"]] == ["quarantine"]
+    shown = shepherdctl("causes")
+    assert "    4  Initializer  ssh-timed-out: no answer from " in shown.stdout
+    assert "provisioning-failed: deploy failed: no disk" in shown.stdout
+    assert "ProvisioningFailedPermanent: deploy failed: no disk" in shepherdctl.read("machine", "show", str(lost))
+    for filters in ("--cause", "provisioning-failed"), ("--state", "failed"):
+        assert [one["machine_id"] for one in shepherdctl.load("machine", "list", *filters)] == [str(lost)]
+    assert shown.stderr.splitlines()[5] == f"ssh-timed-out: {CURES['ssh-timed-out']} (docs/failures#ssh-timed-out)"
+    assert shepherdctl("causes", "--provider", "equinix").stderr == "nothing fails\n"
+    # Nothing fails where no machine is, but somebody meant another location; nor of what no loop touches.
+    told = shepherdctl.told("causes", "--location", "amz", status=1)
+    assert told == "error: no machine is at 'amz': did you mean 'ams'?"
+    shepherdctl.load("pause", "--all", "--reason", "x")
+    assert "1 pause in force: see shepherdctl pauses\n" in shepherdctl("causes").stderr
