@@ -39,17 +39,23 @@ def drawn(*events: tuple[float, Process, WorkEvent], **facts: datetime) -> dict[
     }
 
 
-def test_work_is_drawn_from_its_start_to_its_end() -> None:
+def test_work_and_quarantine_are_drawn_from_beginning_to_end() -> None:
     """Work that began before the picture has no start in it, and work under way no end."""
     assert drawn(
         (2, START, WorkEvent.FINISHED),
+        (5, RECOVER, WorkEvent.UNQUARANTINED),
         (10, START, WorkEvent.STARTED),
+        (10, RECOVER, WorkEvent.QUARANTINED),
         (20, START, WorkEvent.FAILED),
+        (20, RECOVER, WorkEvent.HEALTHY),
         (25, START, WorkEvent.EXPIRED),
+        (30, RECOVER, WorkEvent.UNQUARANTINED),
         (30, RECOVER, WorkEvent.STARTED),
         (35, RECOVER, WorkEvent.ATTEMPTED),
         (40, RECOVER, WorkEvent.FINISHED),
+        (45, RECOVER, WorkEvent.UNQUARANTINED),
         (60, RECOVER, WorkEvent.STARTED),
+        (90, RECOVER, WorkEvent.QUARANTINED),
     ) == {
         "Initializer": [(100, 100, "bad", "Failed: ssh-refused: it listens to nobody")],
         "Recoverer": [
@@ -57,18 +63,8 @@ def test_work_is_drawn_from_its_start_to_its_end() -> None:
             (600, 400, "busy", "in progress"),
             (350, 3, "step", "Attempted"),
         ],
+        "Quarantine": [(100, 200, "quarantined", "quarantined"), (900, 100, "quarantined", "quarantined")],
     }
-
-
-def test_quarantine_is_drawn_until_somebody_ends_it() -> None:
-    assert drawn(
-        (5, RECOVER, WorkEvent.UNQUARANTINED),
-        (10, RECOVER, WorkEvent.QUARANTINED),
-        (20, RECOVER, WorkEvent.HEALTHY),
-        (30, RECOVER, WorkEvent.UNQUARANTINED),
-        (40, RECOVER, WorkEvent.UNQUARANTINED),
-        (90, RECOVER, WorkEvent.QUARANTINED),
-    ) == {"Quarantine": [(100, 200, "quarantined", "quarantined"), (900, 100, "quarantined", "quarantined")]}
 
 
 def test_heartbeats_are_drawn_until_the_last_then_their_absence() -> None:

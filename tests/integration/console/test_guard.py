@@ -47,25 +47,23 @@ def test_its_secrets_go_to_the_console_alone(access: Access) -> None:
     assert [secret for secret in (access.token, access.session) if secret in repr(access)] == []
 
 
+OWN = ["127.0.0.1:{}", "localhost:{}"]
+# A page whose name is made to point to this computer would be of the same origin (DNS rebinding).
+FOREIGN = ["evil.example", "127.0.0.1", "evil.example:{}", "[::1]:{}", ""]
+OTHER_PAGES = ["http://evil.example", "null", "https://127.0.0.1:{}", "http://127.0.0.1:1"]
+
+
 @pytest.mark.parametrize(
     ("headers", "statuses"),
     [
-        *(({"Host": own, "Origin": f"http://{own}"}, {200}) for own in ("127.0.0.1:{port}", "localhost:{port}")),
-        # A page whose name is made to point to this computer would be of the same origin (DNS rebinding).
-        *(
-            ({"Host": host}, {400, 421})
-            for host in ("evil.example", "127.0.0.1", "evil.example:{port}", "[::1]:{port}", "")
-        ),
-        *(
-            ({"Origin": origin}, {403})
-            for origin in ("http://evil.example", "null", "https://127.0.0.1:{port}", "http://127.0.0.1:1")
-        ),
+        *(({"Host": own, "Origin": f"http://{own}"}, {200}) for own in OWN),
+        *(({"Host": host}, {400, 421}) for host in FOREIGN),
+        *(({"Origin": origin}, {403}) for origin in OTHER_PAGES),
     ],
 )
 def test_only_the_consoles_own_names_are_answered(access: Access, headers: dict[str, str], statuses: set[int]) -> None:
-    given = {name: value.format(port=access.port) for name, value in headers.items()}
-    cookie = f"{access.cookie}={access.session}"
-    response = Visitor(access, enters=False).get("/", Cookie=cookie, **given)
+    given = {name: value.format(access.port) for name, value in headers.items()}
+    response = Visitor(access, enters=False).get("/", Cookie=f"{access.cookie}={access.session}", **given)
     assert response.status_code in statuses
     assert ("machines" in response.text) is (statuses == {200})
 

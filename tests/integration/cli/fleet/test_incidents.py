@@ -1,22 +1,35 @@
-"""Incidents: from ``status`` to the cause and its cure it is at most one more command, which ``status`` prints."""
+"""
+Incidents and restores: the commands of their pages are typed.
+
+From ``status`` to the cause and its cure it is at most one more command, which ``status`` prints.
+"""
 
 import os
+import re
 import shlex
+import subprocess
+from collections.abc import Iterator
 from datetime import timedelta
 from io import StringIO
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from rich.console import Console
 from rich.text import Text
 from shepherd_core.bmdb.work import work
+from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors.machine import AgentExited
 from shepherd_core.domain.errors.provider import ProviderUnusable
 from shepherd_core.domain.machine import Process
 
+from simulator.environment.postgres import TEMPLATE, Postgres
+from tests.integration.cli.ec2_fleet import Ec2Fleet
+from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 from tests.support.bmdb.work_ends import ticked
 from tests.support.command_line import CommandLine
+from tests.support.providers.ec2_api import ec2_api
 from tests.support.shown import missing, steps
 
 LOOP = "provisioner"
@@ -53,8 +66,8 @@ def credential_refused(fleet: Fleet) -> None:
 
 def one_unhealthy(fleet: Fleet) -> None:
     fleet.machines(3, started_ago=3 * HOUR, reported_ago=60)
-    ticked(fleet, LOOP)
     fleet.unhealthy_machine()
+    ticked(fleet, LOOP)
 
 
 def loop_late(fleet: Fleet) -> None:
@@ -108,3 +121,60 @@ def test_the_machines_of_a_cause_are_listed_though_they_wait(fleet: Fleet) -> No
     (cause,) = shepherdctl.load("causes", "--location", "rack 7")["causes"]
     assert (cause["kind"], cause["count"]) == ("ssh-timed-out", 1)
     assert len(shepherdctl.load("machine", "list", "--cause", "ssh-timed-out")) == 1
+
+
+# Restores: of a database that is lost after its backup.
+
+ANSWERS = {"resume": ("--yes",), "adopt": ("--yes",)}
+
+
+def typed(line: str, postgres: Postgres, shepherdctl: CommandLine, folder: Path) -> None:
+    words = shlex.split(line)
+    given = dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word))
+    program, *arguments = words[len(given) :]
+    if program == "shepherdctl":
+        command = CommandLine(None, {**shepherdctl.environment, **given})
+        asked = [answer for word in arguments for answer in ANSWERS.get(word, ())]
+        result = command.process(*arguments, *asked)  # whose connection ends with it
+        assert result.returncode in {0, 3}, (line, result.stderr)
+        return
+    environment = os.environ | {"PGHOST": postgres.host, "PGUSER": "postgres"}
+    command_line = [str(postgres.programs / program), *arguments]
+    done = subprocess.run(command_line, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (line, done.stderr)
+
+
+@pytest.fixture
+def server(postgres: Postgres) -> Iterator[Postgres]:
+    """Return the server of all tests, with the database and the owner of the page."""
+    postgres.run("CREATE ROLE shepherd")
+    postgres.run(f"CREATE DATABASE shepherd TEMPLATE {TEMPLATE}")
+    yield postgres
+    for name in ("shepherd", "shepherd_restored", "shepherd_lost"):
+        postgres.drop(postgres.settings(name))
+    postgres.run("DROP ROLE shepherd")
+
+
+def test_the_commands_of_the_page_restore_a_lost_database(
+    server: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = server.settings("shepherd")
+    backup, *lines = re.findall(r"^    (\S.*)$", (HOW_TO / "restore.md").read_text(), re.MULTILINE)
+    with ec2_api() as api:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", api.server.url)
+        fleet = Fleet(settings, SystemClock())
+        ec2 = Ec2Fleet(fleet, api)
+        shepherdctl = CommandLine(settings, ec2.environment)
+        typed(backup, server, shepherdctl, tmp_path)
+        since = {ec2.create(uuid4()) for _ in range(2)}
+        fleet.close()
+        for line in lines:
+            if "resume" in line:
+                (pause,) = shepherdctl.load("pauses")
+                typed(line.replace("3f0a", pause["pause_id"]), server, shepherdctl, tmp_path)
+            else:
+                typed(line, server, shepherdctl, tmp_path)
+        restored = Fleet(settings, SystemClock())
+        assert provided(restored).keys() == ec2.machines.keys() | since
+        assert restored.sql("SELECT * FROM pauses") == []
+        restored.close()

@@ -1,13 +1,16 @@
-"""The commands that show where provider and BMDB disagree, that end it, and that take machines from service."""
+"""The commands that ask the provider: about drift, which they end, to take machines back, and to reboot them."""
 
 import json
 import re
+import shlex
+import time
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 from shepherd_core.bmdb.machines import pauses
+from shepherd_core.bmdb.work import work
 
 from tests.integration.cli.ec2_fleet import Ec2Fleet
 from tests.support.bmdb.capacity import provided
@@ -211,3 +214,60 @@ def test_machines_are_retired_step_by_step(fleet: Fleet, tmp_path: Path) -> None
     again = shepherdctl("machine", "retire", str(gone), *WHY, "--yes")
     assert (again.exit_code, again.stderr) == (0, "")
     assert shepherdctl.told("machine", "retire", "--location", "rack7", *WHY, "--yes").startswith("no machine matches")
+
+
+# Reboots.
+
+
+@pytest.mark.parametrize(("typed", "events"), [("healthy {}", ["reboot"]), ("{}", [])])
+def test_rebooting_a_healthy_machine_needs_a_confirmation_that_says_so(
+    fleet: Fleet, shepherdctl: CommandLine, ec2: Ec2Fleet, typed: str, events: list[str]
+) -> None:
+    name, machine_id = next(iter(ec2.machines.items()))
+    fleet.change(
+        f"INSERT INTO machine_agent_started VALUES ('{machine_id}', now(), decode(repeat('5e', 32), 'hex'))",
+        f"INSERT INTO machine_agent_heartbeat VALUES ('{machine_id}', clock_timestamp())",
+    )
+    arguments = ("machine", "reboot", str(machine_id)[:12], "--reason", "new kernel", "--owner", "ana")
+    assert "reboot: running, heartbeat" in shepherdctl.read(*arguments, "--dry-run")
+    shepherdctl.on_terminal(80, *arguments, typed=typed.format(name) + "\n", status=int(not events))
+    history = shepherdctl.load("history", str(machine_id))
+    assert [line["step"] for line in history if line["event"] == "Attempted"] == events
+    assert [line["cause"] for line in history if line["event"] == "Started"] == ["ana: new kernel"] * len(events)
+
+
+def test_matches_reboot_and_others_are_named(
+    fleet: Fleet, shepherdctl: CommandLine, ec2: Ec2Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)  # until a machine is off
+    first, *others = sorted(ec2.machines.values())
+    work.start_work(fleet.open_session(), first, "?")
+    found = shepherdctl.load("machine", "power-cycle", "--state", "needs_agent", *WHY, "--yes", status=1)["machines"]
+    rows = {UUID(each["machine_id"]): each for each in found}
+    assert "is being worked on" in rows[first]["text"]
+    assert {one: each["result"] for one, each in rows.items()} == {first: "refused", **dict.fromkeys(others, "done")}
+
+
+@pytest.mark.parametrize("brake", ["silent", "ssh"])
+def test_machines_are_rebooted_although_the_budget_is_used_up(
+    fleet: Fleet, shepherdctl: CommandLine, ec2: Ec2Fleet, brake: str
+) -> None:
+    """By the command that status prints: what holds the Recoverer back does not hold an operator back."""
+    elsewhere, *down = ec2.machines.values()
+    fleet.watch("ec2")
+    fleet.sql("DELETE FROM work_backoff")
+    for machine_id in ec2.machines.values():
+        fleet.locate(machine_id, "fra" if machine_id == elsewhere else "rack 3")
+        if brake == "ssh":
+            fleet.make_overdue(machine_id)
+        else:
+            key = "decode(repeat('5e', 32), 'hex')"
+            fleet.change(f"INSERT INTO machine_agent_started VALUES ('{machine_id}', now() - interval '1 day', {key})")
+    fleet.sql(f"INSERT INTO recovery_budgets VALUES ('ec2', 'rack 3', 0, '{brake}', '?')")
+    (told,) = [
+        each for each in shepherdctl.load("status", status=3)["conditions"] if each["name"] == "recovery-limited"
+    ]
+    _, _, command = told["cure"].strip("`").partition("if the machines are down: `shepherdctl ")
+    done = json.loads(shepherdctl.read(*shlex.split(command), "--yes", "-o", "json"))["machines"]
+    assert {UUID(each["machine_id"]): each["result"] for each in done} == dict.fromkeys(down, "done")
+    assert all(fleet.events(machine_id) == ["Started", "Attempted", "Finished"] for machine_id in down)
