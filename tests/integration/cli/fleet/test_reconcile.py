@@ -27,30 +27,35 @@ def begin(fleet: Fleet) -> UUID:
 
 
 def test_each_difference_is_shown_with_class_and_way_out(fleet: Fleet, shepherdctl: CommandLine, ec2: Ec2Fleet) -> None:
+    """A release is stranded when the operator's computer crashed before the provider heard of it; it is taken back."""
     assert shepherdctl.load("reconcile") == {"provider": "ec2", "drift": []}
     assert "ec2: 0 machines with drift" in shepherdctl.told("reconcile")
-    gone, alive, _ = ec2.machines
+    gone, alive, stranded = ec2.machines
     ec2.end(gone)
     ec2.end(alive)
     fleet.plant("machine_agent_heartbeat", machine_id=ec2.machines[alive], agent_heartbeat_at=timedelta(minutes=-2))
+    asked = {"asked_at": timedelta(hours=-1), "asked_by": "alice", "reason": "slow"}
+    fleet.plant("machine_release", machine_id=ec2.machines[stranded], **asked)
     begun = begin(fleet)
     ours, foreign = ec2.create(begun), ec2.create(uuid4())
-    result = shepherdctl("reconcile", "-o", "json")
-    assert result.exit_code == 3
-    found = {row["provider_id"]: row for row in json.loads(result.stdout)["drift"]}
+    found = {row["provider_id"]: row for row in shepherdctl.load("reconcile", status=3)["drift"]}
     assert {name: (row["class"], row["machine_id"], row["operator_action"]) for name, row in found.items()} == {
         gone: ("vanished", str(ec2.machines[gone]), f"machine forget {ec2.machines[gone]}"),
         alive: ("disputed", str(ec2.machines[alive]), "find out why the provider does not list it"),
+        stranded: ("stranded", str(ec2.machines[stranded]), f"machine release {ec2.machines[stranded]}"),
         ours: ("adoptable", str(begun), f"machine adopt {ours}"),
         foreign: ("foreign", None, f"find out who owns it; machine adopt --class foreign {foreign}"),
     }
     assert "but its agent reported 12" in found[alive]["description"]
     table = shepherdctl("reconcile")
-    assert table.exit_code == 3
-    assert len(table.stdout.splitlines()) == 5
-    assert "ec2: 4 machines with drift" in table.stderr
-    assert len(provided(fleet)) == 3
-    assert fleet.sql("SELECT * FROM sessions") == []
+    assert (table.exit_code, len(table.stdout.splitlines())) == (3, 6)
+    assert "ec2: 5 machines with drift" in table.stderr
+    assert (len(provided(fleet)), fleet.sql("SELECT * FROM sessions")) == (3, [])
+    facts = shepherdctl.read("machine", "show", stranded)
+    assert "requested 60 min ago by alice, not known to be accepted: slow" in facts
+    assert shepherdctl("machine", "release", stranded, "--cancel", *WHY, "--yes").exit_code == 0
+    left = {row["provider_id"] for row in shepherdctl.load("reconcile", status=3)["drift"]}
+    assert (left, stranded in ec2.living) == (found.keys() - {stranded}, True)
 
 
 def test_a_vanished_machine_is_forgotten_and_still_looked_up(
@@ -126,22 +131,6 @@ def test_a_release_always_needs_the_name_of_the_machine(
     on_purpose = (*arguments, "--despite-heartbeat")
     shepherdctl.on_terminal(80, *on_purpose, typed=f"{name}\n" if rightly else "yes\n", status=status)
     assert (name in ec2.living, name in provided(fleet)) == ((False, False) if rightly else (True, True))
-
-
-def test_a_requested_release_is_shown_and_can_be_taken_back(
-    fleet: Fleet, shepherdctl: CommandLine, ec2: Ec2Fleet
-) -> None:
-    """The operator's machine crashed before the provider heard of it."""
-    name, machine_id = next(iter(ec2.machines.items()))
-    asked = {"asked_at": timedelta(hours=-1), "asked_by": "alice", "reason": "slow"}
-    fleet.plant("machine_release", machine_id=machine_id, **asked)
-    facts = shepherdctl.read("machine", "show", name)
-    assert "requested 60 min ago by alice, not known to be accepted: slow" in facts
-    (row,) = json.loads(shepherdctl("reconcile", "-o", "json").stdout)["drift"]
-    assert (row["class"], row["operator_action"]) == ("stranded", f"machine release {machine_id}")
-    assert shepherdctl("machine", "release", name, "--cancel", *WHY, "--yes").exit_code == 0
-    assert shepherdctl("reconcile").exit_code == 0
-    assert name in ec2.living
 
 
 def test_a_release_retires_a_machine_also_after_an_interruption(

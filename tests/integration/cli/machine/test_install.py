@@ -176,31 +176,25 @@ def test_an_installation_needs_the_name_of_the_machine(fleet: Fleet, typed: str,
     assert len(fleet.sql("SELECT * FROM machine_os_installation_request")) == (status == 0)
 
 
-def test_a_pending_request_is_replaced_only_on_request(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    """It may be running: two operators at one machine must learn of each other."""
-    fleet.started_machine()
-    first = shepherdctl("machine", "install", "machine-1", *IMAGE, "--yes", "--replace")
-    assert "in the response to its next heartbeat" in first.stderr
+def test_a_request_tells_what_it_replaces(fleet: Fleet, shepherdctl: CommandLine) -> None:
+    """One without an outcome may be running: two operators at one machine must learn of each other."""
+    fleet.install(fleet.started_machine(), 4)
+    dry = shepherdctl("machine", "install", "machine-1", *IMAGE, "--dry-run")
+    assert (dry.exit_code, shown(dry.stdout)["generation"]) == (0, ["5"])
+    for words in ("dry run: nothing was requested", "Generation 4 was installed", "the Recoverer reboots it"):
+        assert words in dry.stderr
+    assert fleet.sql("SELECT generation FROM machine_os_installation_request") == [[4]]
+    shepherdctl.read("machine", "install", "machine-1", *IMAGE, "--yes", "--replace")
     fleet.pass_time(300)
-    for arguments in (["--yes"], ["--dry-run"]):
-        refused = shepherdctl.told("machine", "install", "machine-1", *IMAGE, *arguments, status=1)
-        assert "generation 1 was requested 5 min ago, and has no outcome yet" in refused
+    for end in ("--yes", "--dry-run"):
+        refused = shepherdctl.told("machine", "install", "machine-1", *IMAGE, end, status=1)
+        assert "generation 5 was requested 5 min ago, and has no outcome yet" in refused
         assert "--replace" in refused
     result = shepherdctl("machine", "install", "machine-1", *IMAGE, "--yes", "--replace", "-o", "json")
     document = json.loads(result.stdout)
-    assert (document["generation"], document["replaces"]) == (2, 1)
-    assert "Generation 1, requested 5 min ago, has no outcome yet" in result.stderr
-
-
-def test_a_dry_run_shows_the_request_and_changes_nothing(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    fleet.install(fleet.started_machine(), 4)
-    result = shepherdctl("machine", "install", "machine-1", *IMAGE, "--dry-run")
-    assert result.exit_code == 0
-    assert shown(result.stdout)["generation"] == ["5"]
-    assert "dry run: nothing was requested" in result.stderr
-    assert "Generation 4 was installed" in result.stderr
-    assert "the Recoverer reboots it" in result.stderr
-    assert fleet.sql("SELECT generation FROM machine_os_installation_request") == [[4]]
+    assert (document["generation"], document["replaces"]) == (6, 5)
+    assert "Generation 5, requested 5 min ago, has no outcome yet" in result.stderr
+    assert "in the response to its next heartbeat" in result.stderr
 
 
 def test_reports_that_are_empty_or_of_later_agents_are_shown() -> None:
