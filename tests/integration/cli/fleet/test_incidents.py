@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from io import StringIO
 from pathlib import Path
@@ -60,10 +60,6 @@ def bad_agent(fleet: Fleet) -> None:
     work.fail(session, {each: work.Failure(error, 60) for each in claimed(session, Process.AGENT_START)})
 
 
-def credential_refused(fleet: Fleet) -> None:
-    ticked(fleet, LOOP, ProviderUnusable("GET /server: status 401: invalid token"))
-
-
 def one_unhealthy(fleet: Fleet) -> None:
     fleet.machines(3, started_ago=3 * HOUR, reported_ago=60)
     fleet.unhealthy_machine()
@@ -77,16 +73,12 @@ def loop_late(fleet: Fleet) -> None:
     fleet.report([row[0] for row in fleet.sql("SELECT machine_id FROM machine_provided")])
 
 
-def settings_refused(fleet: Fleet) -> None:
-    ticked(fleet, LOOP, settings_refused=1)
-
-
-PAGES = {
+PAGES: dict[str, Callable[[Fleet], object]] = {
     "agent": bad_agent,
     "loop": loop_late,
-    "provider": credential_refused,
+    "provider": lambda fleet: ticked(fleet, LOOP, ProviderUnusable("GET /server: status 401: invalid token")),
     "rack": rack_without_power,
-    "settings": settings_refused,
+    "settings": lambda fleet: ticked(fleet, LOOP, settings_refused=1),
     "unhealthy": one_unhealthy,
 }
 
