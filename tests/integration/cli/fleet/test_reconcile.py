@@ -47,9 +47,7 @@ def test_each_difference_is_shown_with_class_and_way_out(fleet: Fleet, shepherdc
         foreign: ("foreign", None, f"find out who owns it; machine adopt --class foreign {foreign}"),
     }
     assert "but its agent reported 12" in found[alive]["description"]
-    table = shepherdctl("reconcile")
-    assert (table.exit_code, len(table.stdout.splitlines())) == (3, 6)
-    assert "ec2: 5 machines with drift" in table.stderr
+    assert "ec2: 5 machines with drift" in shepherdctl("reconcile").stderr
     assert (len(provided(fleet)), fleet.sql("SELECT * FROM sessions")) == (3, [])
     facts = shepherdctl.read("machine", "show", stranded)
     assert "requested 60 min ago by alice, not known to be accepted: slow" in facts
