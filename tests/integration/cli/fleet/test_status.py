@@ -24,11 +24,6 @@ from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 from tests.support.bmdb.work_ends import ticked
 from tests.support.command_line import CommandLine
 
-WHY = "--reason 'they are down'"
-DOWN = (
-    "`shepherdctl causes --provider static --location ams` says what fails there; if the machines are down: "
-    "`shepherdctl machine reboot --provider static"
-)
 NO_LOOPS = {"SHEPHERD_LOOP_MINUTES": "0,0,0,0"}
 BUDGET = "INSERT INTO recovery_budgets (provider, location, per_hour, brake, reason, began_at) "
 
@@ -94,7 +89,7 @@ def test_what_needs_attention_comes_first_in_every_form(fleet: Fleet) -> None:
         first, *lines = [" ".join(line.split()) for line in result.stdout.splitlines()[:5]]
         assert first == "CONDITION SINCE WHAT IS WRONG"
         assert [line.split()[0] for line in lines] == names
-        assert f"recovery-limited: {DOWN} --location ams --state unhealthy {WHY}`" in result.stderr
+        assert f"recovery-limited: {told[0]['cure']}" in result.stderr
     metrics = shepherdctl.read("status", "-o", "prometheus", status=3).splitlines()
     sample = '{name="quarantined",provider="static",location="",loop="",severity="warning"} 1'
     assert f"shepherd_condition{sample}" in metrics

@@ -166,14 +166,13 @@ def test_without_the_key_nothing_is_requested(fleet: Fleet, aws: None, source: s
     assert fleet.sql("SELECT * FROM machine_os_installation_request") == []
 
 
-@pytest.mark.parametrize(("typed", "status"), [("machine-1\n", 0), ("machine-2\n", 1), ("yes\n", 1), ("\x04", 1)])
-def test_an_installation_needs_the_name_of_the_machine(fleet: Fleet, typed: str, status: int) -> None:
+def test_an_installation_needs_the_name_of_the_machine(fleet: Fleet, shepherdctl: CommandLine) -> None:
     fleet.unhealthy_machine()
-    shown = CommandLine(fleet.settings).on_terminal(
-        80, "machine", "install", "machine-1", *IMAGE, typed=typed, status=status, everything=True
-    )
-    assert ("no agent reports from the machine now" in " ".join(shown.split())) is (status == 0)
-    assert len(fleet.sql("SELECT * FROM machine_os_installation_request")) == (status == 0)
+    command = ("machine", "install", "machine-1", *IMAGE)
+    for typed, status in (("machine-2\n", 1), ("yes\n", 1), ("\x04", 1), ("machine-1\n", 0)):
+        screen = shepherdctl.on_terminal(80, *command, typed=typed, status=status, everything=True)
+        assert ("no agent reports from the machine now" in " ".join(screen.split())) is (status == 0)
+        assert len(fleet.sql("SELECT * FROM machine_os_installation_request")) == (status == 0)
 
 
 def test_a_request_tells_what_it_replaces(fleet: Fleet, shepherdctl: CommandLine) -> None:
