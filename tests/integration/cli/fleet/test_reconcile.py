@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import time
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -216,10 +215,7 @@ def test_rebooting_a_healthy_machine_needs_a_confirmation_that_says_so(
         assert [line["cause"] for line in history if line["event"] == "Started"] == ["ana: new kernel"] * len(steps)
 
 
-def test_matches_reboot_and_others_are_named(
-    fleet: Fleet, shepherdctl: CommandLine, ec2: Ec2Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(time, "sleep", lambda _: None)  # until a machine is off
+def test_matches_reboot_and_others_are_named(fleet: Fleet, shepherdctl: CommandLine, ec2: Ec2Fleet) -> None:
     first, *others = sorted(ec2.machines.values())
     work.start_work(fleet.open_session(), first, "?")
     found = shepherdctl.load("machine", "power-cycle", "--state", "needs_agent", *WHY, "--yes", status=1)["machines"]
