@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from shepherd_core.domain.pb import callback_pb2
+from shepherd_core.domain.pb import agent_pb2, callback_pb2
 
 from agent.shepherd_agent import messages
 from agent.shepherd_agent.hardware import node
@@ -30,42 +30,6 @@ SOURCES = [
 
 def _recorded(name: str) -> bytes:
     return (WIRE / f"{name}.bin").read_bytes()
-
-
-def _hardware() -> node.HardwareReport:
-    return node.HardwareReport(
-        node.Node(
-            manufacturer="Example Servers",
-            product="ES-2000",
-            serial_number="ES0001234",
-            memory_installed_bytes=1 << 40,
-            memory_usable_ratio=0.984375,
-            cpu=[
-                node.Cpu(node.X86(6, 106, 6), 32, 64, "GenuineIntel", "Intel(R) Xeon(R) Gold 6338 CPU @ 2.00GHz"),
-                node.Cpu(None, 1, 1),
-            ],
-            block_device=[
-                node.BlockDevice(
-                    vendor="SEAGATE",
-                    device_model="ST12000NM0027",
-                    serial_number="ZJV0ABCD",
-                    wwn=bytes.fromhex("5000c500a1b2c3d4"),
-                    rotational=True,
-                    capacity_bytes=12000138625024,
-                    logical_block_size_bytes=512,
-                    physical_block_size_bytes=4096,
-                    protocol=node.Protocol.SCSI,
-                )
-            ],
-            network_interface=[
-                node.NetworkInterface(
-                    bytes.fromhex("020000000011"), "ice", [125_000_000, 3_125_000_000], True, 3_125_000_000
-                )
-            ],
-            efi_support=node.EfiSupport.ENABLED,
-        ),
-        ["something could not be read"],
-    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -90,9 +54,10 @@ def test_the_agent_writes_what_protoc_writes() -> None:
     init = messages.TakeoverInit.decode(_recorded(f"{AGENT}.TakeoverInit"))
     answer = messages.takeover_success(init, bytes(range(32)), ["a warning", "w\u00e4rning"])
     assert answer == _recorded(f"{AGENT}.TakeoverResponse")
+    recorded = callback_pb2.HeartbeatRequest.FromString(_recorded(f"{SERVER}.HeartbeatRequest"))
     heartbeat = messages.heartbeat_request(
-        "c0ffee00-0000-4000-8000-000000000001",
-        hardware=encode(_hardware()),
+        recorded.machine_id,
+        hardware=recorded.hardware_report.SerializeToString(),
         installation=messages.installation_report(2**53 + 1, "the installation command ended with status 4"),
         failed_attempts=3,
         interval=240,
@@ -111,6 +76,9 @@ def test_numbers_of_all_sizes_cross_the_wire() -> None:
         request = messages.HeartbeatResponse.decode(response).installation
         assert request is not None
         assert request.generation == generation
+    speeds = [0, 125_000_000, 2**63 - 1]
+    theirs = agent_pb2.NetworkInterface(supported_speed_bytes=speeds)
+    assert encode(node.NetworkInterface(supported_speed_bytes=speeds)) == theirs.SerializeToString()
 
 
 def test_a_response_that_asks_for_nothing_is_empty() -> None:

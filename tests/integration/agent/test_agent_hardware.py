@@ -35,12 +35,14 @@ def unfold(name: str, folder: Path) -> None:
 
 
 def _report(folder: Path, tree: str | None) -> AgentHardwareReport:
-    """Return the report on a tree, as the server reads it; in its warnings the folder is left out."""
+    """Return the report on a tree, which others read and write as we do; in its warnings the folder is left out."""
     if tree is not None:
         unfold(tree, folder)
     report = hardware_report(Kernel(folder / "proc", folder / "sys"))
     report.warning[:] = [warning.replace(f"{folder}/", "") for warning in report.warning]
-    return AgentHardwareReport.FromString(encode(report))
+    read = AgentHardwareReport.FromString(encode(report))
+    assert read.SerializeToString() == encode(report)
+    return read
 
 
 @pytest.mark.parametrize("machine", ["server", "vm"])

@@ -17,8 +17,9 @@ NO_ID = "the id of the machine, in the header Shepherd-Machine, is not a UUID"
 NO_IDS = (None, "", "7", MACHINE + "0", "x" * 900, "\u00e4")
 
 
-class NoConnection:
-    """A connection that must not be used."""
+def endpoint() -> AgentApi:
+    """Return an endpoint without a connection."""
+    return AgentApi(None, Limits(5, 60, 240))  # type: ignore[arg-type]  # never used
 
 
 def answer(
@@ -28,10 +29,9 @@ def answer(
     machine: str | None = MACHINE,
     encoding: str | None = None,
 ) -> AgentResponse:
-    api = AgentApi(NoConnection(), Limits(5, 60, 240))  # type: ignore[arg-type]  # never used
     given = {"shepherd-machine": machine, "content-encoding": encoding}
     headers = {name: value for name, value in given.items() if value is not None}
-    return api.handle(AgentRequest(method, path, headers, body, 1_700_000_000_000, ADDRESS))
+    return endpoint().handle(AgentRequest(method, path, headers, body, 1_700_000_000_000, ADDRESS))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_refusal_is_one_short_line_in_the_log(capsys: pytest.CaptureFixture[st
 
 def test_refusals_are_logged_once_a_minute_for_each_sender(capsys: pytest.CaptureFixture[str]) -> None:
     """A line costs more than the request, and any stranger can send thousands."""
-    api = AgentApi(NoConnection(), Limits(5, 60, 240))  # type: ignore[arg-type]  # never used
+    api = endpoint()
 
     def told(at: int, *addresses: str) -> list[str]:
         for address in addresses:

@@ -1,5 +1,6 @@
-"""Which installation requests the agent carries out."""
+"""Which installation requests the agent carries out, and which commands it runs for them."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation, OSInstallationRequest
 
+from agent.shepherd_agent.installation.installer import unsafe
 from agent.shepherd_agent.installation.permit import NotPermitted, Permit
 from agent.shepherd_agent.messages import InstallationRequest
 from tests.support.agents.installation_key import KEY, NOW, PUBLIC, signed_request, taught
 
+AGENT, STRANGER = 1000, 65534
 OTHER = Ed25519PrivateKey.from_private_bytes(b"o" * 32)
 REQUEST = OSInstallationRequest(generation=7, metropolis=MetropolisInstallation(image_url="https://x/y"))
 EVIL = OSInstallationRequest(generation=7, metropolis=MetropolisInstallation(image_url="https://evil/y"))
@@ -106,3 +109,25 @@ def test_a_damaged_record_permits_nothing(permit: Permit, tmp_path: Path) -> Non
     (tmp_path / "agent.generation").write_text("id seven")
     with pytest.raises(ValueError, match="seven"):
         permit.use(7)
+
+
+@pytest.mark.parametrize(
+    ("owner", "mode", "may_be_sticky", "fault"),
+    [
+        (0, 0o100755, False, None),
+        (AGENT, 0o100700, False, None),
+        (STRANGER, 0o100700, False, "belongs to user 65534, not to root"),
+        (STRANGER, 0o41777, True, "belongs to user 65534, not to root"),
+        (0, 0o100775, False, "is writable by others (mode 0775)"),
+        (AGENT, 0o100702, False, "is writable by others (mode 0702)"),
+        (0, 0o41777, False, "is writable by others (mode 1777)"),
+        (0, 0o41777, True, None),
+        (0, 0o40777, True, "is writable by others (mode 0777)"),
+    ],
+)
+def test_only_root_and_agent_may_change_what_runs(
+    owner: int, mode: int, may_be_sticky: bool, fault: str | None
+) -> None:
+    """It runs as root: anyone who can write it, or a directory above it, would be root."""
+    found = os.stat_result((mode, 1, 1, 1, owner, 0, 0, 0, 0, 0))
+    assert unsafe(found, AGENT, may_be_sticky=may_be_sticky) == fault
