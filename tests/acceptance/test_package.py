@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import yaml
 from moto.server import ThreadedMotoServer
 
 from shepherdctl.deployment.template import Build, package
+from tests.support.processes import ran
 
 ROOT = Path(__file__).parents[2]
 SAM = ROOT / ".venv-sam" / "bin" / "sam"
@@ -46,9 +46,7 @@ def url() -> Iterator[str]:
 
 
 def sam(folder: Path, *arguments: str, **environment: str) -> None:
-    given = {**os.environ, "SAM_CLI_TELEMETRY": "0", **environment}
-    done = subprocess.run([SAM, *arguments], cwd=folder, env=given, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    ran(SAM, *arguments, cwd=folder, env={**os.environ, "SAM_CLI_TELEMETRY": "0", **environment})
 
 
 def plain(template: Any, objects: dict[str, Any]) -> Any:

@@ -6,28 +6,24 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import ran
+
 ROOT = Path(__file__).parents[2]
 SETTINGS = 'version = 1\n[provider.class]\napi_url = "https://api.example.com"\n'
 
 
-def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run Python here, where what is in *folder* is installed."""
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=ROOT,
-        env={"PYTHONPATH": str(folder), "COLUMNS": "400", **environment},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    given = {"PYTHONPATH": str(folder), "COLUMNS": "400", **environment}
+    return ran(sys.executable, *arguments, cwd=ROOT, env=given)
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a package as ``shepherdctl provider new`` writes it."""
     folder = tmp_path_factory.mktemp("written")
-    command = [sys.executable, "-m", "shepherdctl", "provider", "new", "class"]  # a word of Python's own
-    subprocess.run(command, cwd=folder, check=True, capture_output=True, env={"PYTHONPATH": str(ROOT)})
+    command = (sys.executable, "-m", "shepherdctl", "provider", "new", "class")  # a word of Python's own
+    ran(*command, cwd=folder, env={"PYTHONPATH": str(ROOT)})
     return folder / "shepherd-class"
 
 
@@ -35,23 +31,20 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(written: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder in which that package is installed."""
     folder = tmp_path_factory.mktemp("installed")
-    pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--target"]
-    done = run(folder, *pip, str(folder), str(written))
-    assert done.returncode == 0, done.stderr
+    pip = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--target")
+    run(folder, *pip, folder, written)
     return folder
 
 
 def test_a_new_provider_keeps_the_contract_as_it_is_written(written: Path) -> None:
-    done = run(written, "-m", "pytest", "--provider", "shepherd_class", "-p", "no:cacheprovider")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "29 passed" in done.stdout
+    told = run(written, "-m", "pytest", "--provider", "shepherd_class", "-p", "no:cacheprovider").stdout
+    assert "29 passed" in told
 
 
 def test_an_installed_provider_is_one_like_all_others(installed: Path, tmp_path: Path) -> None:
     document = tmp_path / "settings.toml"
     document.write_text(SETTINGS)
-    checked = run(installed, "-m", "shepherdctl", "settings", "check", str(document))
-    assert checked.returncode == 0, checked.stderr
+    checked = run(installed, "-m", "shepherdctl", "settings", "check", document)
     assert checked.stderr.endswith(", provider class\n")
     blank = run(installed, "-m", "shepherdctl", "settings", "init", "--provider", "class")
     assert "\n[provider.class]\n" in blank.stdout

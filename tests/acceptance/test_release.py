@@ -1,7 +1,6 @@
 """What is released, made of the last commit."""
 
 import os
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from shepherdctl.deployment import template
+from tests.support.processes import ran
 
 ROOT = Path(__file__).parents[2]
 RELEASE = ROOT / "build" / "release"
@@ -16,7 +16,7 @@ RELEASE = ROOT / "build" / "release"
 
 def release() -> str:
     """Make it, and return the digests of its files."""
-    subprocess.run(["make", "--silent", "release"], cwd=ROOT, check=True)
+    ran("make", "--silent", "release", cwd=ROOT)
     return (RELEASE / "SHA256SUMS").read_text(encoding="ascii")
 
 
@@ -40,18 +40,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(wheel: Path, empty: Path, code: str, *arguments: str) -> str:
     """Return what Python prints that runs *code* with the packages of the *wheel*, in an *empty* folder."""
-    done = subprocess.run(
-        [sys.executable, "-c", f"import shepherd_core as it; assert 'wheel' in it.__file__; {code}", *arguments],
-        check=False,
-        capture_output=True,
-        cwd=empty,
-        env={**os.environ, "PYTHONPATH": str(wheel)},
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    code = f"import shepherd_core as it; assert 'wheel' in it.__file__; {code}"
+    environment = {**os.environ, "PYTHONPATH": str(wheel)}
+    told = ran(sys.executable, "-c", code, *arguments, cwd=empty, env=environment, timeout=300).stdout
     assert list(empty.iterdir()) == []
-    return done.stdout
+    return told
 
 
 def test_the_demo_of_the_wheel_works_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from shepherd_core.domain.machine import Process
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import log_lines
+from tests.support.processes import ran
 
 MACHINE = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
 
@@ -150,24 +150,13 @@ def test_every_count_can_be_emitted(capsys: pytest.CaptureFixture[str]) -> None:
     assert {each["Unit"] for each in directive["Metrics"]} <= {"Count", "Seconds"}
 
 
-def _python(code: str, **environment: str) -> str:
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    return run.stdout
-
-
 def test_nothing_is_loaded_before_the_first_line() -> None:
-    assert _python("import sys, shepherd_core.telemetry; print('aws_lambda_powertools' in sys.modules)") == "False\n"
+    code = "import sys, shepherd_core.telemetry; print('aws_lambda_powertools' in sys.modules)"
+    assert ran(sys.executable, "-c", code).stdout == "False\n"
 
 
 @pytest.mark.parametrize("variable", ["AWS_LAMBDA_LOG_LEVEL", "POWERTOOLS_LOG_LEVEL"])
 def test_the_platform_sets_the_level(variable: str) -> None:
     code = "from shepherd_core import telemetry as t; t.info('a'); t.error('b')"
-    (line,) = _python(code, **{variable: "ERROR"}).splitlines()
+    (line,) = ran(sys.executable, "-c", code, env={**os.environ, variable: "ERROR"}).stdout.splitlines()
     assert json.loads(line)["message"] == "b"

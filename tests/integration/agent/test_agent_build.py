@@ -2,7 +2,6 @@
 
 import ast
 import shutil
-import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from shepherd_core.adapters.agent_file import our_agent
 
 from tests.support.agents.executable import write_agent
+from tests.support.processes import ran
 
 ROOT = Path(__file__).parents[3]
 SOURCES = sorted((ROOT / "agent").rglob("*.py"))
@@ -23,7 +23,7 @@ def test_the_same_sources_give_the_same_bytes(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "layers/shepherd_core/shepherd_core", layer / "shepherd_core")
     (layer / "shepherd_agent/__main__.pyc").write_bytes(b"bytecode")
     told = "from shepherd_core.adapters.agent_file import our_agent; print(our_agent().sha256, end='')"
-    assert subprocess.check_output([sys.executable, "-c", told], cwd=layer, text=True) == our_agent().sha256
+    assert ran(sys.executable, "-c", told, cwd=layer).stdout == our_agent().sha256
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
@@ -44,8 +44,8 @@ def test_an_older_python_is_named(tmp_path: Path) -> None:
     """It would else fail at the first sentence that it does not understand."""
     write_agent(tmp_path / "agent")
     old = "import runpy, sys; sys.version_info, sys.version = (3, 7, 3), '3.7.3 (default)'; runpy.run_path('agent')"
-    ended = subprocess.run([sys.executable, "-c", old], cwd=tmp_path, check=False, capture_output=True, text=True)
-    assert (ended.returncode, ended.stderr) == (1, "the agent needs Python 3.9 or newer, and python3 is 3.7.3\n")
+    ended = ran(sys.executable, "-c", old, cwd=tmp_path, status=1)
+    assert ended.stderr == "the agent needs Python 3.9 or newer, and python3 is 3.7.3\n"
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,5 @@ def test_an_older_python_is_named(tmp_path: Path) -> None:
 )
 def test_the_agent_explains_itself(tmp_path: Path, arguments: list[str], status: int, told: str) -> None:
     write_agent(tmp_path / "agent")
-    ended = subprocess.run([sys.executable, *arguments], cwd=tmp_path, check=False, capture_output=True, text=True)
-    assert ended.returncode == status
+    ended = ran(sys.executable, *arguments, cwd=tmp_path, status=status)
     assert told in (ended.stderr if status else ended.stdout)

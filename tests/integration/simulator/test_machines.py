@@ -17,21 +17,14 @@ SLEEPER = b"#!/bin/sh\nsetsid sleep 1000 </dev/null >/dev/null 2>&1 &\n"
 
 
 @pytest.fixture
-def pool(tmp_path: Path) -> Iterator[MachinePool]:
-    """Return an empty pool whose machines boot fast."""
+def client(tmp_path: Path) -> Iterator[Client]:
+    """Return a client of an empty pool whose machines boot fast."""
     with MachinePool(tmp_path / "pool", 0, boot_seconds=0.02) as pool:
-        yield pool
-
-
-@pytest.fixture
-def client(pool: MachinePool) -> Client:
-    """Return a client of the pool."""
-    return Client(pool)
+        yield Client(pool)
 
 
 @pytest.fixture
 def machine(client: Client) -> str:
-    """Return the name of a machine that is up."""
     return client.rack("crate")
 
 
