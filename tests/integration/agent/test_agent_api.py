@@ -177,10 +177,7 @@ def test_of_two_copies_at_once_one_is_taken(fleet: Fleet, agent: SignedAgent) ->
     fleet.connection.script("BEGIN; SELECT 1 FROM machine_agent_heartbeat FOR UPDATE")
     with ThreadPoolExecutor(2) as pool:
         answers = [pool.submit(endpoint(fleet.connect()).handle, request) for _ in range(2)]
-        fleet.wait_until(
-            "2 = (SELECT count(*) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND wait_event_type = 'Lock')"
-        )
+        fleet.wait_until_blocked(2)
         fleet.connection.roll_back()
         assert sorted(answer.result(timeout=20).status for answer in answers) == [OK, UNAUTHORIZED]
 

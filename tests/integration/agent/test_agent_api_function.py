@@ -3,8 +3,8 @@
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,12 +28,7 @@ EVERY_SAMPLE = pytest.mark.parametrize("sample", [SAMPLE, HTTP_API_SAMPLE], ids=
 PREFIX = SAMPLE["rawPath"].rpartition("/")[0]
 
 
-@dataclass(frozen=True)
-class Context:
-    aws_request_id: str = "a-request"
-
-
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def _environment(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Configure the function for this test's database, in a process that has not built it yet."""
     function_process.end()
@@ -46,13 +41,9 @@ def _environment(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     function_process.end()
 
 
-configured = pytest.mark.usefixtures("_environment")
-
-
 def invoke(event: dict[str, Any]) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(
-        json.dumps(lambda_handler(json.loads(json.dumps(event)), Context()))  # type: ignore[arg-type]  # enough of it
-    )
+    context: Any = SimpleNamespace(aws_request_id="a-request")
+    answer: dict[str, Any] = json.loads(json.dumps(lambda_handler(json.loads(json.dumps(event)), context)))
     return answer
 
 
@@ -65,10 +56,6 @@ def event_of(request: AgentRequest, sample: dict[str, Any] = SAMPLE) -> dict[str
     }
 
 
-# --- as a function URL and an HTTP API call it ---
-
-
-@configured
 @EVERY_SAMPLE
 @pytest.mark.parametrize("body", [{}, {"body": None}, {"body": "a text", "isBase64Encoded": False}])
 def test_a_sample_request_is_not_believed(
@@ -86,7 +73,6 @@ def test_a_sample_request_is_not_believed(
     assert "provider" not in line
 
 
-@configured
 @EVERY_SAMPLE
 def test_a_signed_request_is_taken(fleet: Fleet, sample: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHEPHERD_PATH_PREFIX", PREFIX)
@@ -101,7 +87,6 @@ def test_a_signed_request_is_taken(fleet: Fleet, sample: dict[str, Any], monkeyp
     assert fleet.facts(agent.machine_id) == {"agent_started", "agent_heartbeat"}
 
 
-@configured
 @pytest.mark.parametrize("path", ["/heartbeat", "/other/heartbeat", "//heartbeat", f"{PREFIX}/x/heartbeat", "/", ""])
 def test_a_path_of_another_deployment_is_refused_unread(
     path: str, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
@@ -113,7 +98,6 @@ def test_a_path_of_another_deployment_is_refused_unread(
     assert (answer["statusCode"], b64decode(answer["body"])) == (404, b"not found\n")
 
 
-@configured
 def test_faults_of_the_settings_fail_the_invocation_until_corrected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that cannot be right must not tell agents that they are wrong."""
     monkeypatch.setenv("SHEPHERD_HEARTBEAT_INTERVAL_SECONDS", "many")
@@ -129,7 +113,6 @@ def test_faults_of_the_settings_fail_the_invocation_until_corrected(monkeypatch:
     assert invoke(SAMPLE)["statusCode"] == 401
 
 
-@configured
 @pytest.mark.parametrize(("interval", "least"), [("240", 5), ("6", 3)])
 def test_an_agent_may_report_twice_in_an_interval(monkeypatch: pytest.MonkeyPatch, interval: str, least: float) -> None:
     monkeypatch.setattr(pace, "current", Pace())
@@ -137,7 +120,6 @@ def test_an_agent_may_report_twice_in_an_interval(monkeypatch: pytest.MonkeyPatc
     assert agent_endpoint.build()._limits.report_seconds == least
 
 
-@configured
 def test_a_warm_function_uses_the_connection_that_is_open(fleet: Fleet) -> None:
     agent = SignedAgent(fleet)
     fleet.connection.close()
