@@ -33,8 +33,7 @@ def running(programs: Path, certificate: Path) -> Iterator[int]:
         data, log, output = folder / "data", folder / "log", folder / "output"
         data.mkdir(mode=0o700)
         log.touch()
-        pem = folder / "server.pem"
-        pem.write_bytes(certificate.read_bytes())
+        pem = Path(shutil.copy(certificate, folder / "server.pem"))
         pem.chmod(0o600)
         user = "nobody" if os.geteuid() == 0 else None  # PostgreSQL refuses to run as root
         if user is not None:
@@ -48,22 +47,11 @@ def running(programs: Path, certificate: Path) -> Iterator[int]:
             assert done.returncode == 0, output.read_text() + log.read_text()
 
         run("initdb", "--auth=trust", "-U", "postgres", "-D", str(data))
-        rules = f"local all all trust\nhostssl all {USER} all scram-sha-256\n"
-        (data / "pg_hba.conf").write_text(rules)
+        (data / "pg_hba.conf").write_text(f"local all all trust\nhostssl all {USER} all scram-sha-256\n")
         with socket.create_server((ADDRESS, 0)) as free:
             port: int = free.getsockname()[1]
-        options = {
-            "listen_addresses": ADDRESS,
-            "port": port,
-            "unix_socket_directories": folder,
-            "fsync": "off",
-            "ssl": "on",
-            "ssl_cert_file": pem,
-            "ssl_key_file": pem,
-        }
-        with (data / "postgresql.conf").open("a") as file:
-            file.writelines(f"{name} = '{value}'\n" for name, value in options.items())
-        run("pg_ctl", "-w", "-D", str(data), "-l", str(log), "start")
+        options = f"-h {ADDRESS} -p {port} -k {folder} -F -l -c ssl_cert_file={pem} -c ssl_key_file={pem}"
+        run("pg_ctl", "-w", "-D", str(data), "-l", str(log), "-o", options, "start")
         try:
             make_user(folder / f".s.PGSQL.{port}")
             yield port

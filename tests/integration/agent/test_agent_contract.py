@@ -1,15 +1,19 @@
 """
 The wire contract between the agent and implementations that are not ours.
 
+That no field moves, nor those that Metropolis' own agents read, is in tests/data/stable.txt.
+
 ``tests/data/wire`` holds messages as text and as protoc encoded them (C++, which
 shares no code with the agent); a file is named after its message.
 """
 
+import importlib.resources
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from shepherd_core.domain import pb
 from shepherd_core.domain.pb import agent_pb2, callback_pb2
 
 from agent.shepherd_agent import messages
@@ -84,3 +88,16 @@ def test_numbers_of_all_sizes_cross_the_wire() -> None:
 def test_a_response_that_asks_for_nothing_is_empty() -> None:
     assert messages.HeartbeatResponse.decode(b"") == messages.HeartbeatResponse(None, 0)
     assert messages.HeartbeatResponse.decode(b"\x12\x03new\x18\x07") == messages.HeartbeatResponse(None, 0)
+
+
+def test_node_parameters_are_sent_even_if_they_are_empty() -> None:
+    """To an agent of Metropolis they are a message, which it misses otherwise."""
+    assert callback_pb2.MetropolisInstallation(node_parameters=b"").SerializeToString() == b"\x12\x00"
+
+
+def test_every_source_is_generated_and_nothing_else() -> None:
+    sources = {file.stem for file in (ROOT / "proto").iterdir()}
+    assert {f"shepherd_core/domain/pb/{name}.proto" for name in sources} == set(SOURCES[1:])
+    generated = {f"{name}_pb2{suffix}" for name in sources for suffix in (".py", ".pyi")}
+    present = {entry.name for entry in importlib.resources.files(pb).iterdir()}
+    assert present - {"__pycache__"} == generated | {"__init__.py"}
