@@ -72,6 +72,7 @@ def test_a_policy_may_have_as_many_attempts_as_are_read(text: str) -> None:
         ("reboot:patience=3,quarantine", "'patience=3' of reboot is neither"),
         ("reboot,quarantine:2", "quarantine takes no options, but has '2'"),
         ("reboot:60,power-cycle:41,quarantine", "at most 100 attempts in all"),
+        ("reboot:100,quarantine", "at most 100 attempts in all"),
         ("reboot,,quarantine", "'' is not a step"),
     ],
 )
