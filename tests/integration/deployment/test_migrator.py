@@ -359,6 +359,14 @@ def test_a_deployment_with_wrong_settings_fails_with_every_fault(
     assert schema_version(bmdb) == 0
 
 
+def test_without_a_document_the_environment_is_checked(
+    cloudformation: Script, bmdb: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHEPHERD_LOOP_MINUTES", "1,1,31,1")
+    invoke(asked(cloudformation, "Create"))
+    assert "SHEPHERD_LOOP_MINUTES is 1,1,31,1" in answered(cloudformation)["Reason"]
+
+
 def test_of_very_many_faults_cloudformation_gets_those_that_fit(
     cloudformation: Script, bmdb: Connection, document: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
