@@ -69,6 +69,9 @@ class Recoverer(Loop[Outcome]):
     name = "recoverer"
     metrics = (Metric.NO_LONGER_DUE, Metric.HELD_BACK, Metric.NOT_TAKEN, Metric.FOUND_ALIVE)
 
+    _settled: bool
+    """Whether agents had time to report since an outage of ours; as ``admit`` read it."""
+
     def __init__(
         self, provider: Provider, takes: Mapping[StepKind, Take], rules: RecoveryRules, look: Look | None = None
     ) -> None:
@@ -81,7 +84,6 @@ class Recoverer(Loop[Outcome]):
         self._look = look
         self._steps = Steps(takes, rules.backoff, provider)
         self._budgets: Mapping[str, Budget] = {}
-        self._settled = True
 
     def admit(self, session: Session, provider: str) -> Admission:
         """Read the fleet, and judge the budgets. Every machine that may need recovery is admitted, to be looked at."""

@@ -34,6 +34,18 @@ def test_an_outage_of_ours_reboots_no_machine(env: RecoveryEnvironment) -> None:
     assert not env.provider.reboots
 
 
+def test_a_machine_due_soon_after_an_outage_of_ours_waits_too(env: RecoveryEnvironment) -> None:
+    """The first invocation that gets through says nothing about agents that have not reported again yet."""
+    env.add_reporting(REPORTING)
+    env.after_outage = True
+    env.watch(1)
+    env.add_unhealthy(1)
+    assert env.watch(1)[Metric.HELD_BACK] == 1
+    assert not env.provider.reboots
+    env.watch(2)
+    assert env.provider.reboots.total() == 1
+
+
 def test_many_dead_machines_lower_the_budget_to_one_an_hour(env: RecoveryEnvironment) -> None:
     """A switch fails for one room; the others keep their budget, and no room waits for ever. Each says for what."""
     env.add_reporting(60, "ams")

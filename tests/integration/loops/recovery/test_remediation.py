@@ -9,7 +9,7 @@ from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.machine import SshHostKeyChanged
 from shepherd_core.domain.errors.provider import NotSupported, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.remediation import QUARANTINE, RESTART_AGENT, STEPS, StepKind
+from shepherd_core.domain.remediation import QUARANTINE, RESTART_AGENT, STEPS, HistoryLine, StepKind
 from shepherd_core.recovery import NotTaken
 from shepherd_core.telemetry import Metric
 
@@ -105,6 +105,25 @@ def test_a_step_whose_function_died_counts_and_is_not_repeated(env: RemediationS
     assert env.start_agent(fails=True)
     env.watch(30)
     assert env.quarantined, "two attempts, the one that died among them"
+
+
+def test_an_error_after_a_request_that_interrupts_is_on_record(env: RemediationSetup) -> None:
+    env.provider.then = refuse(ValueError("half an answer"))
+    assert env.run()[Metric.FAILED] == 1
+    assert env.told == ["reboot", "Failed"]
+    assert env.fleet.sql("SELECT cause FROM work_backoff") == [["ValueError: half an answer"]]
+
+
+@pytest.mark.parametrize("provider", [PROVIDER, "equinix"])
+def test_steps_taken_at_the_provider_alone_blame_the_machine(env: RemediationSetup, provider: str) -> None:
+    """Another provider's machines say nothing about an outage of this one."""
+    env.fleet.sql("UPDATE machine_provided SET provider = :name WHERE machine_id = :id", name=provider, id=env.healthy)
+    env.provider.then = refuse(ProviderUnavailable("503"))
+    env.take_elsewhere()
+    env.run()
+    env.take_elsewhere()
+    history = env.fleet.connection.fetch(HistoryLine, "recovery_history", machine_ids=[env.machine])
+    assert any(line.others_taken for line in history) is (provider == PROVIDER)
 
 
 def test_a_step_that_keeps_the_agent_changes_no_fact(env: RemediationSetup) -> None:

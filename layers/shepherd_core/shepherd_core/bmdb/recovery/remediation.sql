@@ -91,7 +91,7 @@ WITH {locked_session},
 work_in_hand AS (
     SELECT
         g.*,
-        x.looks + x.attempts = 0 AS new,
+        x.records = 0 AS new,
         NOT g.alive AND NOT g.held AND x.attempts = 0 AS new_attempt,
         g.alive OR NOT g.held OR x.attempts > 0 AS permitted
     FROM jsonb_to_recordset(:rows::jsonb) AS g (
@@ -103,7 +103,7 @@ work_in_hand AS (
     -- The records of this session since it began the work.
     CROSS JOIN LATERAL (
         SELECT
-            count(*) FILTER (WHERE event = 'Looked') AS looks,
+            count(*) AS records,
             count(*) FILTER (WHERE event = 'Attempted') AS attempts
         FROM work_history
         WHERE machine_id = g.machine_id
