@@ -1,16 +1,16 @@
 """
 Concurrent writers of facts: the second one waits for the first, and evaluates the facts that it left.
 
-The first of two has done everything but its commit, which hangs; the second
-waits for its locks. Afterwards the facts must go together, in both orders of any
+The first of two has done everything but its commit; the second waits for its
+locks. Afterwards the facts must go together, in both orders of any
 two writes that an operator, an agent, the Provisioner or a loop may make to the
 same machine.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from typing import Any
+from contextlib import closing, suppress
+from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
@@ -22,53 +22,23 @@ from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
+from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors import ShepherdError
 from shepherd_core.domain.errors.bmdb import SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.pb.callback_pb2 import MetropolisInstallation
 from shepherd_core.domain.remediation import RESTART_AGENT
-from shepherd_core.settings.functions.bmdb import BmdbSettings
 
-from simulator.environment.postgres import Postgres
 from tests.chaos.sample import SEED, drawn
 from tests.conftest import ManualClock
-from tests.support.bmdb.fleet import HOUR, PROVIDER, Backends, Fleet, claimed
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 from tests.support.bmdb.work_ends import KEY, finish_recovery
 from tests.support.waiting import WAIT_SECONDS, eventually
 
+T = TypeVar("T")
+
 DAY = 24 * HOUR
 GRACE_SECONDS = 1800
-
-# A commit that hangs at the server, with all its locks, as at a disk that stalls: of the connection of that name.
-HANGING = """
-CREATE FUNCTION hang() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    IF current_setting('application_name') = 'hanging' THEN
-        PERFORM pg_advisory_lock_shared(1);
-        PERFORM pg_advisory_unlock_shared(1);
-    END IF;
-    RETURN NULL;
-END $$;
-""" + "".join(
-    f"CREATE CONSTRAINT TRIGGER hang AFTER INSERT OR UPDATE OR DELETE ON {table} "
-    "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION hang();"
-    for table in (
-        "machine_agent_heartbeat",
-        "machine_agent_started",
-        "machine_os_installation_request",
-        "machine_os_installation_report",
-        "machine_provided",
-        "machine_quarantine",
-        "pauses",
-        "work_backoff",
-    )
-)
-_WAITS = """
-EXISTS (
-    SELECT 1 FROM pg_stat_activity
-    WHERE datname = current_database() AND application_name = :name AND wait_event_type = 'Lock'
-)
-"""
 
 # Must be empty.
 STUCK = """
@@ -92,24 +62,11 @@ JOIN (
 """
 
 
-@pytest.fixture(scope="module")
-def hanging_database(postgres: Postgres) -> Iterator[tuple[BmdbSettings, Backends]]:
-    """Return a database in which commits may hang, and its server processes."""
-    settings = postgres.new_database()
-    backends = Backends(settings)
-    yield settings, backends
-    backends.close()
-    postgres.drop(settings)
+class Joining(Connection):
+    """A connection whose transactions become parts of one that is under way."""
 
-
-@pytest.fixture
-def hanging(hanging_database: tuple[BmdbSettings, Backends], clock: ManualClock) -> Iterator[Fleet]:
-    settings, backends = hanging_database
-    fleet = Fleet(settings, clock, backends)
-    if not fleet.sql("SELECT 1 FROM pg_proc WHERE proname = 'hang'"):
-        fleet.sql(HANGING)
-    yield fleet
-    fleet.close()
+    def transact(self, unit: Callable[[], T], deadline: Deadline | None = None) -> T:
+        return unit() if self._in_transaction else super().transact(unit, deadline)
 
 
 class Case:
@@ -117,7 +74,7 @@ class Case:
 
     def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
         self.fleet = fleet
-        self._clock = clock
+        self.clock = clock
         self._now = clock.time_of_day()
         self._session = fleet.open_session(DAY)
         self._lock = fleet.open_session(DAY)
@@ -183,7 +140,7 @@ class Case:
         return self._over(self._lock, connection)
 
     def _over(self, session: Session, connection: Connection) -> Session:
-        return Session(connection, self._clock, session.session_id, DAY, self._clock.monotonic())
+        return Session(connection, self.clock, session.session_id, DAY, self.clock.monotonic())
 
     def heard(self, number: int, generation: int | None = None) -> reports.Heartbeat:
         """Return the heartbeat with this number, and with a report of success if an installation is requested."""
@@ -237,11 +194,8 @@ WRITERS = {
 
 
 def beside(case: Case, first: str, second: str) -> tuple[object, object]:
-    """Let *first* hang in its commit until *second* waits or has ended; return their results or refusals."""
-    fleet = case.fleet
-    hangs = fleet.connect()
-    hangs.script("SET application_name = 'hanging'")
-    other = fleet.connect()
+    """Let *first* do all but its commit until *second* waits or has ended; return their results or refusals."""
+    joining, other = Joining(case.fleet.settings, None, case.clock), case.fleet.connect()
     other.run("now")
 
     def tolerant(deed: str, connection: Connection) -> object:
@@ -250,35 +204,30 @@ def beside(case: Case, first: str, second: str) -> tuple[object, object]:
         except (WorkConflict, SessionExpired) as refusal:
             return refusal
 
-    fleet.sql("SELECT pg_advisory_lock(1)")
-    with ThreadPoolExecutor(2) as pool:
-        try:
-            one = pool.submit(tolerant, first, hangs)
-            _wait(fleet, one, "hanging")
+    with closing(joining), ThreadPoolExecutor(1) as pool:
+
+        def unit() -> tuple[object, Future[object]]:
+            one = tolerant(first, joining)
             two = pool.submit(tolerant, second, other)
-            _wait(fleet, two, "shepherd")
-        finally:
-            fleet.sql("SELECT pg_advisory_unlock(1)")
-        return one.result(WAIT_SECONDS), two.result(WAIT_SECONDS)
+            eventually(lambda: two.done() or case.fleet.blocked())
+            return one, two
 
-
-def _wait(fleet: Fleet, future: Future[object], name: str) -> None:
-    eventually(lambda: future.done() or fleet.sql(f"SELECT {_WAITS}", name=name)[0][0])
+        one, two = joining.transact(unit)
+        return one, two.result(WAIT_SECONDS)
 
 
 @pytest.mark.parametrize(("state", "first"), [(state, first) for state in WRITERS for first in WRITERS[state]])
 def test_the_second_writer_sees_the_change_of_the_first(
-    hanging: Fleet, clock: ManualClock, state: str, first: str
+    fleet: Fleet, clock: ManualClock, state: str, first: str
 ) -> None:
     """A statement that waits for a row still sees all other rows as they were before it waited."""
     for second in drawn((each for each in WRITERS[state] if each != first and not {first, each} <= _ENDS), first):
-        case = Case(hanging, clock)
+        case = Case(fleet, clock)
         getattr(case, state)()
         beside(case, first, second)
-        assert hanging.sql(STUCK) == [], f"{second} came second, seed {SEED}"
-        hanging.disconnect()
-        hanging.empty()
-        hanging.connection = hanging.connect()
+        assert fleet.sql(STUCK) == [], f"{second} came second, seed {SEED}"
+        fleet.disconnect()
+        fleet.empty()
 
 
 def rows_of(fleet: Fleet, machine_id: UUID) -> dict[str, list[list[Any]]]:
@@ -312,13 +261,13 @@ def test_a_writer_changes_no_other_machine(fleet: Fleet, clock: ManualClock, sta
 @pytest.mark.parametrize("state", ["given_up", "unheard"])
 @pytest.mark.parametrize("order", [("heartbeat", "forget"), ("forget", "heartbeat")], ids=" beside ".join)
 def test_either_a_machine_is_forgotten_or_it_has_reported(
-    hanging: Fleet, clock: ManualClock, state: str, order: tuple[str, str]
+    fleet: Fleet, clock: ManualClock, state: str, order: tuple[str, str]
 ) -> None:
     """The first one wins completely: a machine that reports stays, and a forgotten one has no heartbeat left."""
-    case = Case(hanging, clock)
+    case = Case(fleet, clock)
     getattr(case, state)()
     outcomes = dict(zip(order, beside(case, *order), strict=True))
-    decommissioned = bool(hanging.sql("SELECT 1 FROM machine_tombstone"))
+    decommissioned = bool(fleet.sql("SELECT 1 FROM machine_tombstone"))
     assert (outcomes["heartbeat"] is None) == decommissioned == (outcomes["forget"] is None) == (order[0] == "forget")
-    heard = bool(hanging.sql("SELECT 1 FROM machine_agent_heartbeat WHERE agent_signed_at > 0"))
+    heard = bool(fleet.sql("SELECT 1 FROM machine_agent_heartbeat WHERE agent_signed_at > 0"))
     assert heard is not decommissioned

@@ -393,12 +393,13 @@ class Fleet:
     def wait_until(self, condition: str, **parameters: Any) -> None:
         eventually(lambda: self.sql(f"SELECT {condition}", **parameters)[0][0], f"waited in vain for: {condition}")
 
+    def blocked(self) -> int:
+        """Return how many statements wait for locks."""
+        waiting = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        return len(self.sql(waiting))
+
     def wait_until_blocked(self, statements: int = 1) -> None:
-        self.wait_until(
-            "(SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')"
-            " >= :n",
-            n=statements,
-        )
+        eventually(lambda: self.blocked() >= statements, "no statement waits")
 
     def held_up(self, lock: str, call: Callable[[], T], meanwhile: Callable[[], object] = lambda: None) -> T:
         """Return the result of *call*, which waits for a transaction of this *lock*; *meanwhile* it is committed."""
