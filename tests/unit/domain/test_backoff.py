@@ -23,34 +23,22 @@ def series(policy: Backoff, failures: int, last: int | None = None) -> list[int]
         (Backoff(60, 120, 1.5), 5000, [120]),  # a lower maximum takes effect at once
         (Backoff(300, 14_400, 1.2), None, [300, 360, 432, 519, 623, 748]),
         (Backoff(300, 600, 1.2), None, [300, 360, 432, 519, 600, 600]),
+        # Without growth, it is always the first, whatever another policy left behind.
+        *((Backoff(30, 120, exponent), 77, [30, 30, 30]) for exponent in (None, 1, 0.5, 0, -3)),
+        # What is out of range is clamped.
+        (Backoff(0, 10, 2), None, [1, 2, 4]),
+        (Backoff(-5, 10, 2), None, [1, 2, 4]),
+        (Backoff(0.2, 10, 2), None, [1, 2, 4]),
+        (Backoff(1.2, 10, 2), None, [2, 4, 8]),
+        (Backoff(60, 10, 2), None, [60, 60, 60]),
+        (Backoff(60, None, 2), None, [60, 60, 60]),
+        (Backoff(60, 99.5, 2), None, [60, 100, 100]),
+        (Backoff(1, None, None), None, [1, 1, 1]),
     ],
 )
 def test_intervals_grow_as_in_the_worked_examples(policy: Backoff, last: int | None, expected: list[int]) -> None:
     """Every factor is rounded up, so that a small one grows too; and what floats add is not taken for a second."""
     assert series(policy, len(expected), last) == expected
-
-
-@pytest.mark.parametrize("exponent", [None, 1, 0.5, 0, -3])
-def test_without_growth_the_pause_is_always_the_first(exponent: float | None) -> None:
-    """A policy without an exponent does not remember what another policy left behind."""
-    assert series(Backoff(30, 120, exponent), 3, last=77) == [30, 30, 30]
-
-
-@pytest.mark.parametrize(
-    ("policy", "expected"),
-    [
-        (Backoff(0, 10, 2), [1, 2, 4]),
-        (Backoff(-5, 10, 2), [1, 2, 4]),
-        (Backoff(0.2, 10, 2), [1, 2, 4]),
-        (Backoff(1.2, 10, 2), [2, 4, 8]),
-        (Backoff(60, 10, 2), [60, 60, 60]),
-        (Backoff(60, None, 2), [60, 60, 60]),
-        (Backoff(60, 99.5, 2), [60, 100, 100]),
-        (Backoff(1, None, None), [1, 1, 1]),
-    ],
-)
-def test_backoff_settings_out_of_range_are_clamped(policy: Backoff, expected: list[int]) -> None:
-    assert series(policy, 3) == expected
 
 
 @given(
