@@ -7,6 +7,7 @@ from functools import cache
 import pg8000.native
 import pytest
 from shepherd_core.bmdb.connection import Connection
+from shepherd_core.bmdb.session import Session
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 
@@ -95,7 +96,15 @@ def connection(fleet: Fleet) -> Connection:
 
 
 @pytest.fixture
-def counting(fleet: Fleet) -> Iterator[BreakingConnection]:
+def session(fleet: Fleet) -> Session:
+    return fleet.open_session(connection=fleet.connect())
+
+
+@pytest.fixture
+def breaking(fleet: Fleet) -> Iterator[BreakingConnection]:
+    """Return a way to the BMDB that breaks on demand, and counts."""
     with BreakingConnection(fleet.settings) as way:
         yield way
+        unused = way.armed
         fleet.disconnect()
+    assert not unused, "the connection was never broken, so nothing was tested"

@@ -144,20 +144,20 @@ def strangers(fleet: Fleet, agent: SignedAgent) -> dict[str, tuple[AgentRequest,
 def test_every_failed_authentication_gets_the_same_answer(
     fleet: Fleet,
     agent: SignedAgent,
-    counting: BreakingConnection,
+    breaking: BreakingConnection,
     remembered: bool,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Neither it nor its time must reveal which machines exist. The log alone tells a wrong clock from an attack."""
-    api = endpoint(fleet.connect(counting.settings))
+    api = endpoint(fleet.connect(breaking.settings))
     api.handle((agent if remembered else SignedAgent(fleet)).request())
     requests = strangers(fleet, agent)
     before = recorded(fleet)
     for name, (request, reason, round_trips) in requests.items():
-        asked_at, counted = database_time(fleet), counting.requests
+        asked_at, counted = database_time(fleet), breaking.requests
         api._told.clear()  # as if each came in another minute
         answer = api.handle(request)
-        assert counting.requests - counted == round_trips, name
+        assert breaking.requests - counted == round_trips, name
         headers = dict(answer.headers)
         assert asked_at <= int(headers.pop("shepherd-time")) <= database_time(fleet), name
         assert (answer.status, answer.body) == (UNAUTHORIZED, b"not authorized\n"), name
@@ -250,31 +250,31 @@ def trips(way: BreakingConnection, api: AgentApi, request: AgentRequest) -> tupl
     return status, way.requests - before
 
 
-def test_a_heartbeat_takes_one_round_trip(fleet: Fleet, agent: SignedAgent, counting: BreakingConnection) -> None:
+def test_a_heartbeat_takes_one_round_trip(fleet: Fleet, agent: SignedAgent, breaking: BreakingConnection) -> None:
     """Two, where its key is not remembered: each is paid for a hundred thousand times a minute."""
-    connection = fleet.connect(counting.settings)
+    connection = fleet.connect(breaking.settings)
     warm = endpoint(connection)
     warm.handle(SignedAgent(fleet).request())  # connects, and prepares the statements
-    assert trips(counting, warm, agent.request()) == (OK, 2)
-    assert trips(counting, warm, agent.request()) == (OK, 1)
+    assert trips(breaking, warm, agent.request()) == (OK, 2)
+    assert trips(breaking, warm, agent.request()) == (OK, 1)
     fleet.request_installation(agent.machine_id, 1)
-    assert trips(counting, warm, agent.request()) == (OK, 1)
-    assert trips(counting, warm, SignedAgent(fleet).request()) == (OK, 2)  # which makes it forget no other
-    assert trips(counting, warm, agent.request()) == (OK, 1)
+    assert trips(breaking, warm, agent.request()) == (OK, 1)
+    assert trips(breaking, warm, SignedAgent(fleet).request()) == (OK, 2)  # which makes it forget no other
+    assert trips(breaking, warm, agent.request()) == (OK, 1)
     # A new agent's key replaces the one that is remembered.
     new = SignedAgent(fleet, agent.machine_id)
-    assert trips(counting, warm, new.request()) == (OK, 2)
-    assert trips(counting, warm, new.request()) == (OK, 1)
+    assert trips(breaking, warm, new.request()) == (OK, 2)
+    assert trips(breaking, warm, new.request()) == (OK, 1)
 
 
-def test_more_agents_than_are_cached_displace_one(fleet: Fleet, counting: BreakingConnection) -> None:
+def test_more_agents_than_are_cached_displace_one(fleet: Fleet, breaking: BreakingConnection) -> None:
     """A fleet that is a little too large must not cost two round trips for each heartbeat."""
-    api = AgentApi(fleet.connect(counting.settings), Limits(0, 0, 0, cached_keys=5))
+    api = AgentApi(fleet.connect(breaking.settings), Limits(0, 0, 0, cached_keys=5))
     agents = [SignedAgent(fleet) for _ in range(6)]
     for _ in range(2):
         for agent in agents:
             api.handle(agent.request())
-    assert [trips(counting, api, agent.request())[1] for agent in agents] == [1, 1, 1, 1, 2, 2]
+    assert [trips(breaking, api, agent.request())[1] for agent in agents] == [1, 1, 1, 1, 2, 2]
 
 
 def test_a_plan_for_an_empty_table_does_not_stay(own_fleet: Fleet, clock: ManualClock) -> None:
@@ -343,12 +343,12 @@ def test_a_heartbeat_writes_one_row_and_no_index_entry(own_fleet: Fleet) -> None
 
 
 def test_an_agent_reporting_too_often_is_refused_for_a_time(
-    fleet: Fleet, agent: SignedAgent, counting: BreakingConnection, capsys: pytest.CaptureFixture[str]
+    fleet: Fleet, agent: SignedAgent, breaking: BreakingConnection, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One key could write as fast as the database takes it; so a refusal costs no round trip."""
-    api = endpoint(fleet.connect(counting.settings), report_seconds=5)
+    api = endpoint(fleet.connect(breaking.settings), report_seconds=5)
     times = (100_000, 104_999, 105_000, 105_001)
-    told = [trips(counting, api, agent.request(received_at=at)) for at in times]
+    told = [trips(breaking, api, agent.request(received_at=at)) for at in times]
     assert [status for status, _ in told] == [OK, TOO_OFTEN, OK, TOO_OFTEN]
     assert told[1] == told[3] == (TOO_OFTEN, 0)
     assert why(capsys) == "reports come more often than every 5 s"  # once for both, in one minute
@@ -600,17 +600,17 @@ def test_a_frozen_endpoint_reconnects_and_continues(
 @pytest.mark.parametrize("commit", [False, True], ids=["plain", "report"])
 @pytest.mark.parametrize("lost", get_args(Lost))
 def test_a_heartbeat_with_a_lost_answer_is_no_replay(
-    fleet: Fleet, agent: SignedAgent, counting: BreakingConnection, lost: Lost, commit: bool
+    fleet: Fleet, agent: SignedAgent, breaking: BreakingConnection, lost: Lost, commit: bool
 ) -> None:
     """It is sent again, and is refused then if it is on record: which must not be taken for the answer."""
-    api = endpoint(fleet.connect(counting.settings))
+    api = endpoint(fleet.connect(breaking.settings))
     assert api.handle(agent.request()).status == OK
     fleet.request_installation(agent.machine_id, 1)
     before = recorded(fleet)
-    counting.lose(lost, commit=commit)
+    breaking.lose(lost, commit=commit)
     request = agent.outcome(1) if commit else agent.request()
     assert api.handle(request).status == OK
-    assert counting.armed == 0
+    assert breaking.armed == 0
     after = recorded(fleet)
     assert after[0] != before[0]
     assert len(after[2]) == commit

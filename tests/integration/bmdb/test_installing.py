@@ -91,22 +91,17 @@ def test_a_machine_that_is_not_provided_gets_no_installation(fleet: Fleet, conne
 
 
 @pytest.mark.parametrize("lost", get_args(Lost))
-def test_a_request_is_made_once_whatever_is_lost(fleet: Fleet, lost: Lost) -> None:
+def test_a_request_is_made_once_whatever_is_lost(fleet: Fleet, breaking: BreakingConnection, lost: Lost) -> None:
     """A blind repetition would be another generation: the machine would be installed twice."""
     machine_id = fleet.started_machine()
-    with BreakingConnection(fleet.settings) as way:
-        way.lose(lost)
-        assert installation.request(fleet.connect(way.settings), machine_id, IMAGE, Installation()) == 1
-        assert way.armed == 0
-        fleet.disconnect()
+    breaking.lose(lost)
+    assert installation.request(fleet.connect(breaking.settings), machine_id, IMAGE, Installation()) == 1
     assert fleet.sql("SELECT generation FROM machine_os_installation_request") == [[1]]
 
 
-def test_a_lost_request_that_was_replaced_counts_as_refused(fleet: Fleet) -> None:
+def test_a_lost_request_that_was_replaced_counts_as_refused(fleet: Fleet, breaking: BreakingConnection) -> None:
     machine_id = fleet.started_machine()
-    with BreakingConnection(fleet.settings) as way:
-        way.lose("answer", meanwhile=lambda: ask(fleet.connection, machine_id, OTHER))
-        assert installation.request(fleet.connect(way.settings), machine_id, IMAGE, Installation()) is None
-        assert way.armed == 0
-        fleet.disconnect()
+    breaking.lose("answer", meanwhile=lambda: ask(fleet.connection, machine_id, OTHER))
+    connection = fleet.connect(breaking.settings)
+    assert installation.request(connection, machine_id, IMAGE, Installation()) is None
     assert fleet.sql("SELECT generation FROM machine_os_installation_request") == [[2]]

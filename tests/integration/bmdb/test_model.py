@@ -9,7 +9,7 @@ the name of the broken promise.
     pytest tests/integration/bmdb/test_model.py --hypothesis-profile=long --hypothesis-seed=1
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -66,7 +66,6 @@ BACKOFF = Backoff(UNIT, 10 * UNIT, 2)
 BUDGETS = {HERE: Budget(LOCATION_STEPS), WHOLE_PROVIDER: Budget(PROVIDER_STEPS)}
 LIMITS = BudgetLimits(per_hour=STEPS_IN_SIX_HOURS // 2, dead_share=1)
 
-_BLOCKED = "EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')"
 _CONNECTIONS = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'shepherd'"
 
 _EVENTS = {
@@ -592,7 +591,8 @@ class Bmdb(RuleBasedStateMachine):
 
             def happening() -> bool:
                 other.append(pool.submit(calls[1]))
-                return self._ends(other[0])
+                eventually(lambda: other[0].done() or self.fleet.blocked())
+                return other[0].done()
 
             guard = Interference(before, happening)
             with guard:
@@ -601,10 +601,6 @@ class Bmdb(RuleBasedStateMachine):
                 happening()
             seen.append(other[0].result(WAIT_SECONDS))
         return seen, (1, 0) if guard.happened and guard.outcome else (0, 1)
-
-    def _ends(self, future: Future[Any]) -> bool:
-        eventually(lambda: future.done() or self.fleet.sql(f"SELECT {_BLOCKED}")[0][0])
-        return future.done()
 
     def pass_time(self, units: int) -> None:
         self.fleet.pass_time(UNIT * units)
@@ -712,18 +708,11 @@ def _end(session: Session, works: list[work.Work], how: str) -> set[UUID]:
     return remediation.quarantine(session, dict.fromkeys(works, "enough"))
 
 
-@pytest.fixture
-def way(fleet: Fleet) -> Iterator[BreakingConnection]:
-    with BreakingConnection(fleet.settings) as found:
-        yield found
-        fleet.disconnect()
-
-
-def test_the_bmdb_does_what_its_model_does(fleet: Fleet, way: BreakingConnection) -> None:
+def test_the_bmdb_does_what_its_model_does(fleet: Fleet, breaking: BreakingConnection) -> None:
     """If it fails, the steps that it prints are the shortest failing history that was found."""
     profile = settings()
     run_state_machine_as_test(
-        lambda: Bmdb(fleet, way),  # type: ignore[arg-type]  # whatever makes one will do
+        lambda: Bmdb(fleet, breaking),  # type: ignore[arg-type]  # whatever makes one will do
         settings=settings(
             max_examples=profile.max_examples // 10,
             stateful_step_count=30,
@@ -955,9 +944,11 @@ PARTS = {
 
 
 @pytest.mark.parametrize(("part", "events"), PARTS.items(), ids=PARTS)
-def test_a_known_history_agrees_with_the_model(fleet: Fleet, way: BreakingConnection, part: str, events: str) -> None:
+def test_a_known_history_agrees_with_the_model(
+    fleet: Fleet, breaking: BreakingConnection, part: str, events: str
+) -> None:
     """A search may miss a kind of step, and takes long to find it."""
-    bmdb = Bmdb(fleet, way)
+    bmdb = Bmdb(fleet, breaking)
     bmdb.appear(HERE)
     bmdb.appear(None)
     getattr(KnownHistory(bmdb), part)()

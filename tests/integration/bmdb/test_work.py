@@ -21,11 +21,6 @@ START, RECOVER = Process.AGENT_START, Process.RECOVERY
 KEY = bytes(range(32))
 
 
-@pytest.fixture
-def session(fleet: Fleet) -> Session:
-    return fleet.open_session(seconds=24 * 3600)
-
-
 def test_an_agent_behind_another_host_key_is_not_recorded(fleet: Fleet, session: Session) -> None:
     """An operator named the right key while Shepherd talked to somebody else; the next contact is compared with it."""
     machine_id, other = fleet.provided_machine(), fleet.provided_machine()

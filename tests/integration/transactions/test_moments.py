@@ -26,11 +26,6 @@ MOMENT = 0.4
 HERE = "rack 1"
 
 
-@pytest.fixture
-def session(fleet: Fleet) -> Session:
-    return fleet.open_session(connection=fleet.connect())
-
-
 def overdue_machine(fleet: Fleet) -> UUID:
     """Return a machine that did not come back after a recovery; its agent start failed, and is in backoff."""
     return fleet.make_overdue(fleet.provided_machine(), retry_in=HOUR)

@@ -42,12 +42,11 @@ def test_a_tick_is_recorded_with_its_counts_and_settings(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("lost", get_args(Lost))
-def test_a_tick_is_recorded_once_whatever_was_lost(fleet: Fleet, lost: Lost) -> None:
-    with BreakingConnection(fleet.settings) as breaking:
-        session = tick(fleet, connection=fleet.connect(breaking.settings))
-        breaking.lose(lost)
-        session.close(end=END)
-        assert recorded(fleet) == [["recoverer", "Succeeded", None, {"claimed": 3, "finished": 2}]]
+def test_a_tick_is_recorded_once_whatever_was_lost(fleet: Fleet, breaking: BreakingConnection, lost: Lost) -> None:
+    session = tick(fleet, connection=fleet.connect(breaking.settings))
+    breaking.lose(lost)
+    session.close(end=END)
+    assert recorded(fleet) == [["recoverer", "Succeeded", None, {"claimed": 3, "finished": 2}]]
 
 
 def test_a_tick_that_was_killed_is_recorded_as_expired(fleet: Fleet) -> None:
