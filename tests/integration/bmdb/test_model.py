@@ -77,6 +77,7 @@ _EVENTS = {
 """The event that each way of ending work leaves in the history; otherwise it is finished."""
 
 Moment = Literal["before", "between", "after", "request lost", "answer lost", "late commit", "old transaction"]
+LOST: dict[str, Lost] = {"request lost": "request", "answer lost": "answer", "late commit": "late"}
 Event = Literal["death", "pause", "heartbeats", "hourly", "often", "failover", "clock"]
 
 
@@ -95,15 +96,14 @@ class Function:
 
 
 class Interference:
-    """Lets something happen just before the driver's statement with this number, or loses request or answer."""
+    """Lets something happen just before the driver's statement with this number."""
 
-    def __init__(self, number: int, happening: Callable[[], object], lost: Moment | None = None) -> None:
+    def __init__(self, number: int, happening: Callable[[], object]) -> None:
         self.happened = False
         self.outcome: object = None
         """What came of that."""
         self._left = number
         self._happening = happening
-        self._lost = lost
 
     def __enter__(self) -> Self:
         self._original = CoreConnection.execute_named
@@ -126,10 +126,6 @@ class Interference:
         if self._left:
             return call()
         self.happened = True
-        if self._lost == "answer lost":
-            call()
-        if self._lost is not None:
-            raise ConnectionResetError(self._lost)
         self.outcome = self._happening()
         return call()
 
@@ -194,9 +190,8 @@ class Bmdb(RuleBasedStateMachine):
 
     # Each of these is one statement, or locks first, so what happens in the middle of it has happened before it.
 
-    lost = ("request lost", "answer lost", "late commit")
-    moments = st.sampled_from([None] * 9 + ["between", "after", *lost, "old transaction"])
-    own_moments = st.sampled_from([None] * 6 + ["between", "after", *lost])
+    moments = st.sampled_from([None] * 9 + ["between", "after", *LOST, "old transaction"])
+    own_moments = st.sampled_from([None] * 6 + ["between", "after", *LOST])
     events = st.sampled_from(["death", "pause", "heartbeats", "hourly", "often", "failover"])
 
     def _both(
@@ -211,7 +206,6 @@ class Bmdb(RuleBasedStateMachine):
     ) -> tuple[Any, Any]:
         """Return the result of a step with an event in it, and the expected one; a *transaction* loses its commit."""
         happening = partial(self._happen, function, event)
-        lost = moment if moment in ("request lost", "answer lost") else None
         if moment is not None:
             self._connect(function)  # nothing is promised if two connections break in a row
         function.driver = function.session.connection._driver
@@ -226,15 +220,15 @@ class Bmdb(RuleBasedStateMachine):
             return _outcome(lambda: connection.transact(unit)), _outcome(modelled)
         if moment is None:
             return _outcome(real), _outcome(modelled)
-        if moment == "late commit" or (transaction and lost):
-            how: dict[Moment, Lost] = {"request lost": "request", "answer lost": "answer", "late commit": "late"}
-            self.way.lose(how[moment], commit=transaction)  # late: when the function waits for it, or continues
+        if moment in LOST:
+            self.way.lose(LOST[moment], commit=transaction)
             seen = _outcome(real)
-            self.way.let_go()
+            self.way.let_go()  # a late commit: when the function waits for it, or continues
             wanted = _outcome(modelled)
-            happening()
+            if transaction or moment == "late commit":
+                happening()
             return seen, wanted
-        guard = Interference(2 if moment == "after" else 1, happening, lost)
+        guard = Interference(2 if moment == "after" else 1, happening)
         with guard:
             seen = _outcome(real)
         wanted = _outcome(modelled)
