@@ -1,6 +1,8 @@
-"""Work: begun by a claim or for a named machine, ended once, and what each end changes."""
+"""Work: one lock for each machine, begun by a claim or by name, ended once, and what each end changes."""
 
 from dataclasses import replace
+from typing import cast
+from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.agents import host_keys
@@ -10,6 +12,7 @@ from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.errors import ShepherdError
+from shepherd_core.domain.errors.bmdb import WorkConflict
 from shepherd_core.domain.machine import HostKeyOrigin, Process, ProviderId
 from shepherd_core.domain.remediation import REBOOT, REINSTALL, USUAL_TIMEOUTS, NextStep, Step
 
@@ -19,6 +22,47 @@ from tests.support.bmdb.work_ends import ENDS, End
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 KEY = bytes(range(32))
+
+
+PROCESSES = [*Process, cast("Process", "ShepherdMadeUp")]
+"""Every one that there is, and one that somebody may add."""
+
+
+def locked(session: Session, process: Process, machine_id: UUID) -> bool:
+    try:
+        work.lock_machine(session, process, machine_id)
+    except WorkConflict:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("second", PROCESSES)
+@pytest.mark.parametrize("first", PROCESSES)
+def test_two_sessions_never_hold_one_machine(fleet: Fleet, first: Process, second: Process) -> None:
+    machine_id = fleet.provided_machine()
+    session, other = fleet.open_session(), fleet.open_session()
+    assert locked(session, first, machine_id)
+    assert not locked(other, second, machine_id)
+    assert work.claim(other, second, [machine_id]) == ()
+    work.let_go(other)
+    assert fleet.holders(machine_id) == [session.session_id]
+    work.let_go(session)
+    assert locked(other, second, machine_id)
+    assert fleet.holders(machine_id) == [other.session_id]
+
+
+def test_a_late_lost_statement_gives_up_no_later_lock(fleet: Fleet) -> None:
+    """The session has gone on meanwhile, and counts on the lock."""
+    machine_id = fleet.provided_machine()
+    session = fleet.open_session()
+    sent = session.key
+    fleet.connection.run("fence_session", session_id=session.session_id, fence=1)
+    session._fence = 1
+    assert locked(session, Process.REMOVAL, machine_id)
+    fleet.connection.run("let_go", **sent)
+    assert fleet.holders(machine_id) == [session.session_id]
+    work.let_go(session)
+    assert fleet.holders(machine_id) == []
 
 
 def test_an_agent_behind_another_host_key_is_not_recorded(fleet: Fleet, session: Session) -> None:
