@@ -1,7 +1,5 @@
 """Sessions: alive until their deadline, and what happens to their work when they expire."""
 
-from shepherd_core.bmdb.session import Session
-from shepherd_core.bmdb.work import work
 from shepherd_core.domain.machine import Process
 
 from tests.conftest import ManualClock
@@ -21,14 +19,6 @@ def test_a_renewal_moves_the_deadline(fleet: Fleet, clock: ManualClock) -> None:
     assert session.seconds_left() == 60
     left = "SELECT extract(epoch FROM deadline - clock_timestamp()) FROM sessions"
     assert 59 < float(fleet.sql(left)[0][0]) <= 60
-
-
-def dead_session_with_work(fleet: Fleet) -> tuple[Session, work.Work]:
-    fleet.provided_machine()
-    session = fleet.open_session()
-    (held,) = claimed(session, START)
-    fleet.pass_time(3600)
-    return session, held
 
 
 def test_reaping_is_bounded_and_continues(fleet: Fleet) -> None:

@@ -56,22 +56,14 @@ def test_migrations_are_numbered_from_one_without_a_gap() -> None:
     assert [migration.version for migration in migrations()] == list(range(1, len(migrations()) + 1))
 
 
-def test_migrating_again_changes_nothing(connect: Callable[[], Connection]) -> None:
-    connection = connect()
-    assert migrate(connection) == list(migrations())
-    assert schema_version(connection) == migrations()[-1].version
-    assert migrate(connection) == []
-
-
-def test_missing_migrations_are_applied_in_order(connect: Callable[[], Connection]) -> None:
+def test_missing_migrations_are_applied_in_order_and_once(connect: Callable[[], Connection]) -> None:
     connection = connect()
     assert schema_version(connection) == 0
     assert migrate(connection, known=(FIRST,)) == [FIRST]
-    assert migrate(connection, known=(FIRST, SECOND, Migration(3, "third", "ALTER TABLE two ADD y int"))) == [
-        SECOND,
-        Migration(3, "third", "ALTER TABLE two ADD y int"),
-    ]
+    third = Migration(3, "third", "ALTER TABLE two ADD y int")
+    assert migrate(connection, known=(FIRST, SECOND, third)) == [SECOND, third]
     assert schema_version(connection) == 3
+    assert migrate(connection, known=(FIRST, SECOND, third)) == []
 
 
 def test_runners_at_the_same_time_apply_each_migration_once(connect: Callable[[], Connection]) -> None:
@@ -86,24 +78,7 @@ def test_runners_at_the_same_time_apply_each_migration_once(connect: Callable[[]
         outcomes = list(pool.map(runner, [connect() for _ in range(4)]))
     applied = [migration for outcome in outcomes for migration in outcome]
     assert sorted(applied, key=lambda migration: migration.version) == list(migrations())
-
-
-def test_an_edited_migration_is_refused(connect: Callable[[], Connection]) -> None:
-    connection = connect()
-    migrate(connection, known=(FIRST,))
-    edited = replace(FIRST, text="CREATE TABLE one (x bigint);")
-    for dry_run in (True, False):
-        with pytest.raises(MigrationRefused, match=r"migration 1 \(first\) was edited"):
-            migrate(connection, known=(edited, SECOND), dry_run=dry_run)
-    assert "two" not in tables(connection)
-
-
-def test_a_newer_database_is_refused(connect: Callable[[], Connection]) -> None:
-    connection = connect()
-    migrate(connection, known=(FIRST, SECOND))
-    for dry_run in (True, False):
-        with pytest.raises(SchemaMismatch, match=r"migration 2 \(second\)"):
-            migrate(connection, known=(FIRST,), dry_run=dry_run)
+    assert schema_version(connect()) == NEWEST
 
 
 def additive(version: int, oldest_code: int = 1) -> Migration:
@@ -130,14 +105,35 @@ def test_what_the_running_code_cannot_use_waits(connect: Callable[[], Connection
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_code_whose_migration_would_wait_is_refused(connect: Callable[[], Connection], dry_run: bool) -> None:
-    """Deployed all the same, it would refuse to work."""
+@pytest.mark.parametrize(
+    ("before", "files", "refusal", "why"),
+    [
+        (1, (replace(FIRST, text="CREATE;"), SECOND), MigrationRefused, r"migration 1 \(first\) was edited"),
+        (2, (FIRST,), SchemaMismatch, r"migration 2 \(second\)"),  # of newer code
+        # Its migration would wait: deployed all the same, it would refuse to work.
+        (
+            1,
+            (FIRST, SECOND, additive(3, oldest_code=2)),
+            SchemaMismatch,
+            r"version 1.* cannot use migration 2 \(second\): deploy version 2 first",
+        ),
+    ],
+)
+def test_code_that_does_not_fit_the_database_migrates_nothing(
+    connect: Callable[[], Connection],
+    before: int,
+    files: tuple[Migration, ...],
+    refusal: type[Exception],
+    why: str,
+    dry_run: bool,
+) -> None:
     connection = connect()
-    migrate(connection, known=(FIRST,))
-    files = (FIRST, SECOND, additive(3, oldest_code=2))
-    with pytest.raises(SchemaMismatch, match=r"version 1.* cannot use migration 2 \(second\): deploy version 2 first"):
+    migrate(connection, known=(FIRST, SECOND)[:before])
+    found = tables(connection)
+    with pytest.raises(refusal, match=why):
         migrate(connection, known=files, running=1, dry_run=dry_run)
-    assert schema_version(connection) == 1
+    assert tables(connection) == found
+    assert schema_version(connection) == before
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from typing import get_args
 
 import pytest
 from shepherd_core.bmdb.agents import host_keys
+from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors.bmdb import CommitUnknown
@@ -74,6 +75,10 @@ def test_a_single_statement_whose_outcome_is_unknown_says_so(
     assert host_keys.pin_host_key(connection, machine_id, "pinned", reason="?")
 
 
+def penalize(connection: Connection, rack: str) -> None:
+    connection.run("penalize", provider=PROVIDER, capacity_id=rack, seconds=60, kind="unexpected", cause="broke")
+
+
 @either
 def test_a_transaction_that_broke_before_its_commit_runs_again(
     fleet: Fleet, breaking: BreakingConnection, lost: Lost
@@ -84,9 +89,7 @@ def test_a_transaction_that_broke_before_its_commit_runs_again(
 
     def unit() -> None:
         runs.append(1)
-        connection.run(
-            "penalize", provider=PROVIDER, capacity_id=f"rack {len(runs)}", seconds=60, kind="unexpected", cause="broke"
-        )
+        penalize(connection, f"rack {len(runs)}")
 
     breaking.lose(lost)
     connection.transact(unit)
@@ -97,14 +100,9 @@ def test_a_transaction_that_broke_before_its_commit_runs_again(
 @either
 def test_a_commit_whose_outcome_is_unknown_says_so(fleet: Fleet, breaking: BreakingConnection, lost: Lost) -> None:
     connection = fleet.connect(breaking.settings)
-    runs: list[int] = []
-
-    def unit() -> None:
-        runs.append(1)
-        connection.run("penalize", provider=PROVIDER, capacity_id="rack", seconds=60, kind="unexpected", cause="broke")
-
+    racks = iter(["rack 1", "rack 2"])
     breaking.lose(lost, commit=True)
     with pytest.raises(CommitUnknown):
-        connection.transact(unit)
-    assert len(runs) == 1
+        connection.transact(lambda: penalize(connection, next(racks)))
+    assert next(racks) == "rack 2", "it ran twice"
     assert len(fleet.sql("SELECT 1 FROM capacity_penalties")) == (lost == "answer")
