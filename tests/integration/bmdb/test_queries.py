@@ -107,21 +107,15 @@ def plant_history(fleet: Fleet, days: float, rows: int = 1) -> UUID:
     return machine_id
 
 
-def test_history_is_deleted_by_its_age_only(fleet: Fleet, connection: Connection) -> None:
-    plant_history(fleet, days=31)
-    young = plant_history(fleet, days=29)
-    assert history.delete_old_history(connection, days=30) == 1
-    assert fleet.sql("SELECT machine_id FROM work_history") == [[young]]
-    assert history.delete_old_history(connection, days=30) == 0
-
-
-def test_a_long_history_is_deleted_in_parts_oldest_first(fleet: Fleet, connection: Connection) -> None:
+def test_old_history_is_deleted_in_parts_oldest_first(fleet: Fleet, connection: Connection) -> None:
     """A retention that is set after years must not delay an invocation."""
     plant_history(fleet, days=40, rows=1100)
-    newer = plant_history(fleet, days=35)
+    newer, young = plant_history(fleet, days=31), plant_history(fleet, days=29)
     assert history.delete_old_history(connection, days=30) == 1000
     assert fleet.sql("SELECT 1 FROM work_history WHERE machine_id = :id", id=newer)
     assert history.delete_old_history(connection, days=30) == 101
+    assert fleet.sql("SELECT machine_id FROM work_history") == [[young]]
+    assert history.delete_old_history(connection, days=30) == 0
 
 
 @pytest.mark.parametrize(("failing", "running", "bad"), [(3, 0, True), (2, 0, False), (9, 1, False)])

@@ -5,8 +5,6 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.recovery import remediation
-from shepherd_core.bmdb.work import work
-from shepherd_core.bmdb.work.work import Failure
 from shepherd_core.domain.errors import SecretMissing, ShepherdError
 from shepherd_core.domain.errors.machine import NoAddress, SshTimedOut
 from shepherd_core.domain.machine import Process
@@ -14,17 +12,13 @@ from shepherd_core.domain.remediation import REBOOT, NextStep, Step
 from shepherd_core.settings.functions.specs import PROCESS_OF_LOOP
 
 from tests.support import defaults
+from tests.support.bmdb import work_ends
 from tests.support.bmdb.fleet import Fleet, claimed, ids
-from tests.support.bmdb.work_ends import finish_recovery
 
 
 def failed(process: Process, interval: int, ago: float, error: ShepherdError | None = None) -> Callable[[Fleet], UUID]:
     def plant(fleet: Fleet) -> UUID:
-        machine_id = fleet.unhealthy_machine() if process is Process.RECOVERY else fleet.provided_machine()
-        session = fleet.open_session()
-        (found,) = claimed(session, process)
-        work.fail(session, {found: Failure(error or ShepherdError("no luck"), interval)})
-        session.close()
+        machine_id = work_ends.failed(fleet, error or ShepherdError("no luck"), interval, process)
         fleet.pass_time(ago)
         return machine_id
 
@@ -37,7 +31,7 @@ def rebooted(settle: float, ago: float) -> Callable[[Fleet], UUID]:
         session = fleet.open_session()
         held = claimed(session, Process.RECOVERY)
         remediation.record_attempts(session, dict.fromkeys(held, NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)))
-        finish_recovery(session, held, settle)
+        work_ends.finish_recovery(session, held, settle)
         session.close()
         fleet.pass_time(ago)
         return machine_id
