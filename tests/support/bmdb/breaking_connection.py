@@ -73,8 +73,7 @@ class Break:
 
 @dataclass
 class _Loss:
-    lost: Lost | None
-    """None: the server still waits for a lock."""
+    lost: Lost
     of: str
     """The kind of the request."""
     meanwhile: Callable[[], object]
@@ -278,10 +277,6 @@ class BreakingConnection(Proxy):
         """
         self._armed.append(_Loss(lost, "COMMIT" if commit else "statement", meanwhile, stubborn, after))
 
-    def leave(self, once: Callable[[], object]) -> None:
-        """Break the connection while the next statement waits for a lock, when *once*, which awaits that, returns."""
-        self._armed.append(_Loss(None, "statement", once))
-
     def let_go(self) -> None:
         """Let late commits happen, and wait for them; what was to be lost, and was never sent, is not lost later."""
         self._armed.clear()
@@ -295,20 +290,8 @@ class BreakingConnection(Proxy):
         if self._armed[0].after < 0:
             exchange.loss = self._armed.pop(0)
             alone = name == "COMMIT" or exchange.state == _IDLE
-            late: Where = "commit" if alone else "after"
-            exchange.where = {"request": "request", "answer": "after", "late": late, None: None}[exchange.loss.lost]
-
-    def _ask(self, exchange: _Exchange, data: bytes, client: socket.socket, server: socket.socket) -> bool:
-        going_on = super()._ask(exchange, data, client, server)
-        if exchange.loss is None or exchange.loss.lost is not None:
-            return going_on
-        server.sendall(_whole(data, client)[len(data) :])
-        exchange.loss.meanwhile()
-        exchange.loss = None
-        client.shutdown(socket.SHUT_RDWR)  # which the server does not notice
-        while not exchange.complete and (answer := server.recv(_CHUNK)):
-            exchange.answer += answer
-        return False
+            where: dict[Lost, Where] = {"request": "request", "answer": "after", "late": "commit" if alone else "after"}
+            exchange.where = where[exchange.loss.lost]
 
 
 class LateCommit:

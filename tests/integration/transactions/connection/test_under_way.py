@@ -1,6 +1,5 @@
 """Statements that are still running at the server when their owner asks: neither abandoned nor executed twice."""
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -31,8 +30,6 @@ from tests.support.bmdb.work_ends import ENDS, End
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 SHORT = 0.5
 """Seconds that a statement may take where a test waits for that."""
-
-each_end = pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 
 
 @pytest.fixture
@@ -135,40 +132,6 @@ def test_work_that_commits_while_its_session_is_deleted_keeps_it(
     assert breaking.requests - before == 3  # prepared, refused, and run again
     fleet.open_session()
     assert fleet.events(late.machine_id) == ["Started", "Expired"]
-
-
-# A statement that still waits for a lock.
-
-
-def left_waiting(fleet: Fleet, breaking: BreakingConnection, lock: str, call: Callable[[], object]) -> object:
-    """Break the connection of *call* while it waits for that lock, and again wait; return its result."""
-    left = threading.Event()
-
-    def leave() -> None:
-        fleet.wait_until_blocked()
-        left.set()
-
-    fleet.connection.script(f"BEGIN; {lock}")
-    breaking.leave(leave)
-    with ThreadPoolExecutor(1) as pool:
-        called = pool.submit(call)
-        assert left.wait(20)
-        fleet.wait_until_blocked(2)
-        fleet.connection.script("COMMIT")
-        result = called.result(timeout=20)
-    fleet.wait_until_idle()
-    return result
-
-
-@each_end
-def test_an_end_that_still_waits_is_repeated_and_happens_once(
-    fleet: Fleet, session: Session, breaking: BreakingConnection, end: End
-) -> None:
-    machine_id = end.due_machine(fleet)
-    held = claimed(session, end.process)
-    lock = "UPDATE sessions SET fence = fence"
-    assert left_waiting(fleet, breaking, lock, lambda: end.end(session, held)) == {machine_id}
-    assert fleet.events(machine_id) == ["Started", end.event]
 
 
 # Every statement that writes for a session.
