@@ -3,12 +3,14 @@
 from uuid import UUID, uuid4
 
 import pytest
+from shepherd_core.bmdb.agents import reports
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import lookup, overview, pauses
 from shepherd_core.bmdb.machines.search import matching
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.work import history, work
 from shepherd_core.bmdb.work.work import Failure
+from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors import ShepherdError, TimeLimitExceeded
 from shepherd_core.domain.errors.bmdb import MachineUnknown
 from shepherd_core.domain.errors.kinds import FailureKind
@@ -30,7 +32,9 @@ def test_a_heartbeat_touches_nothing_but_its_row(fleet: Fleet, connection: Conne
     fleet.connection.script(
         "BEGIN; UPDATE work SET began_at = began_at; UPDATE machine_provided SET provider_id = provider_id"
     )
-    assert record_heartbeat(fleet.connect(), machine_id)
+    now = SystemClock().time_of_day()
+    heartbeat = reports.Heartbeat(machine_id=machine_id, public_key=bytes.fromhex("5e" * 32), signed_at=now)
+    assert reports.accept_heartbeat(fleet.connect(), heartbeat)
     fleet.connection.roll_back()
     assert {table for table, rows in fleet.content().items() if rows != before[table]} == {"machine_agent_heartbeat"}
     assert fleet.sql("SELECT clock_timestamp() - agent_heartbeat_at < interval '1 minute' FROM machine_agent_heartbeat")

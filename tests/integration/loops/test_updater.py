@@ -18,7 +18,7 @@ from shepherd_core.telemetry import Metric
 from tests.conftest import ManualClock, log_lines
 from tests.support.bmdb.capacity import Killed, failing
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
-from tests.support.bmdb.listings import UP, Listed, Watched, facts, name_of, plant, record, rows
+from tests.support.bmdb.listings import UP, Listed, Watched, facts, name_of, plant, record
 
 Counts = dict[Metric, float]
 Run = Callable[..., Counts]
@@ -86,7 +86,7 @@ def test_only_changed_facts_are_written(
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'key', now())", id=moved)
     listed.put(name_of(fleet, moved), location="fra", hardware="https://bmc1")
     fleet.sql("UPDATE provider_listings SET listed_at = listed_at - interval '2 hours'")
-    rest = rows(fleet, *OTHER_TABLES)
+    rest = fleet.content(*OTHER_TABLES)
     before = {row[0]: row[1] for row in fleet.sql("SELECT machine_id, xmin::text FROM machine_provided")}
 
     capsys.readouterr()
@@ -99,7 +99,7 @@ def test_only_changed_facts_are_written(
     assert found == [[moved, "https://bmc1"]]
     after = {row[0]: row[1] for row in fleet.sql("SELECT machine_id, xmin::text FROM machine_provided")}
     assert {machine_id for machine_id in before if before[machine_id] != after[machine_id]} == {moved}
-    assert rows(fleet, *OTHER_TABLES) == rest
+    assert fleet.content(*OTHER_TABLES) == rest
     assert fleet.sql("SELECT 1 FROM sessions") == []
 
 
@@ -190,7 +190,7 @@ def test_a_dry_run_returns_the_changes_and_makes_none(
     assert make(listed).plan(Deadline(clock, 60)) == {"changes": []}
     assert listed.asked == 1
     fleet.pass_time(HOUR)
-    before = rows(fleet)
+    before = fleet.content()
     assert make(listed).plan(Deadline(clock, 60)) == {
         "changes": [
             {
@@ -200,7 +200,7 @@ def test_a_dry_run_returns_the_changes_and_makes_none(
             }
         ]
     }
-    assert rows(fleet) == before
+    assert fleet.content() == before
 
 
 # --- beside itself, and interrupted ---

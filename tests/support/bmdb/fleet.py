@@ -377,8 +377,9 @@ class Fleet:
         return [row[0] for row in self.sql("SELECT session_id FROM work WHERE machine_id = :id", id=machine_id)]
 
     def content(self, *but: str) -> dict[str, list[list[Any]]]:
+        """Return every row of the tables, with the transaction that wrote it, *but* of some."""
         names = [table for (table,) in self.sql(_TABLES) if table not in but]
-        return {table: self.sql(f"SELECT * FROM {table} AS t ORDER BY t::text") for table in names}
+        return {table: self.sql(f"SELECT *, xmin::text FROM {table} AS t ORDER BY t::text") for table in names}
 
     def facts(self, machine_id: UUID) -> set[str]:
         tables = ("machine_agent_started", "machine_agent_heartbeat", "machine_host_key", "machine_rebooted")

@@ -88,11 +88,3 @@ def facts(fleet: Fleet, machine_id: UUID) -> list[str | None]:
 def record(fleet: Fleet, machine_id: UUID, **facts: str | None) -> None:
     found = {**dict(zip(("reservation_id", "ip_address", "location", "status"), UP, strict=True)), **facts}
     fleet.update("machine_provided", machine_id, **{f"provider_{name}": value for name, value in found.items()})
-
-
-def rows(fleet: Fleet, *but: str) -> dict[str, list[list[Any]]]:
-    """Return every row of the database as text with the transaction that wrote it, except for some tables."""
-    tables = [row[0] for row in fleet.sql("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")]
-    return {
-        name: fleet.sql(f"SELECT t::text, t.xmin::text FROM {name} t ORDER BY 1") for name in tables if name not in but
-    }
