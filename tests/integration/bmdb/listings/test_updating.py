@@ -71,11 +71,12 @@ def test_the_status_of_a_listing_names_its_holder(fleet: Fleet, holder: Session)
 @pytest.mark.parametrize("steps", [False, True])
 def test_a_machine_that_failed_is_asked_about_if_steps_follow(fleet: Fleet, *, steps: bool) -> None:
     """Without a policy for it, its provider says nothing new, and each request counts."""
-    machine_id = fleet.provided_machine()
+    machine_id, _ = fleet.provided_machine(), fleet.provided_machine("equinix")
     fleet.sql("UPDATE machine_provided SET provider_status = 'ProvisioningFailedPermanent'")
     fleet.sql("INSERT INTO recovery_policy VALUES ('static', 600, 1800, 1800, :steps)", steps=steps)
-    found = [each.machine_id for each in provider_facts.known(fleet.connection, PROVIDER, everything=False)]
-    assert found == [machine_id] * steps
+    for everything in (False, True):
+        found = provider_facts.known(fleet.connection, PROVIDER, everything=everything)
+        assert [each.machine_id for each in found] == [machine_id] * (steps or everything)
 
 
 # --- the fence ---
@@ -121,11 +122,3 @@ def test_a_listing_counts_from_its_beginning(fleet: Fleet, holder: Session) -> N
     fleet.pass_time(100)
     provider_facts.end(holder, PROVIDER)
     assert fleet.sql("SELECT listed_at = began_at FROM provider_listings") == [[True]]
-
-
-@pytest.mark.parametrize("everything", [True, False])
-def test_machines_of_other_providers_are_not_compared(fleet: Fleet, everything: bool) -> None:
-    machine_id = fleet.provided_machine()
-    fleet.provided_machine("equinix")
-    known = provider_facts.known(fleet.connection, PROVIDER, everything=everything)
-    assert [each.machine_id for each in known] == [machine_id]
