@@ -1,7 +1,7 @@
 """Each statement's columns are the fields of its record, with their types."""
 
-import ast
 import builtins
+import re
 import types
 from collections.abc import Iterator
 from datetime import datetime
@@ -23,9 +23,9 @@ from tests.support.bmdb.fleet import Fleet
 
 PACKAGE = Path(shepherd_core.bmdb.__file__).parent
 NAMED_BY_CALLERS = {
-    "_run_decommissioning": ("decommission", "request_release", "cancel_release"),
-    "end": ("finish_agent_start", "finish_recovery", "end_undone", "leave_alone", "quarantine"),
-    "run_locked": ("create_intent", "provide", "delete_intent"),
+    "decommissioning": ("decommission", "request_release", "cancel_release"),
+    "work": ("finish_agent_start", "finish_recovery", "end_undone", "leave_alone", "quarantine"),
+    "provisioning": ("create_intent", "provide", "delete_intent"),
 }
 TYPES = {
     16: bool,
@@ -45,24 +45,11 @@ TYPES = {
 def fetched() -> Iterator[tuple[str, type]]:
     for file in sorted(PACKAGE.rglob("*.py")):
         name = ".".join(("shepherd_core.bmdb", *file.relative_to(PACKAGE).with_suffix("").parts))
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        methods = [method for part in tree.body if isinstance(part, ast.ClassDef) for method in part.body]
-        for function in (*tree.body, *methods):
-            if isinstance(function, ast.FunctionDef):
-                for row, statement in calls(function):
-                    yield statement, vars(builtins).get(row) or getattr(import_module(name), row)
+        for row, argument in re.findall(r"\bfetch(?:_once)?\(\s*((?!row|self)\w+),([^,)]+)", file.read_text()):
+            for statement in re.findall(r'"(\w+)"', argument) or NAMED_BY_CALLERS[file.stem]:
+                yield statement, vars(builtins).get(row) or getattr(import_module(name), row)
 
 
-def calls(function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
-    for call in ast.walk(function):
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in FETCHES:
-            row, statement = call.args[:2]
-            if isinstance(row, ast.Name) and row.id != "row":
-                named = [each.value for each in ast.walk(statement) if isinstance(each, ast.Constant)]
-                yield from ((row.id, str(each)) for each in named or NAMED_BY_CALLERS[function.name])
-
-
-FETCHES = ("fetch", "fetch_once")
 FETCHED = sorted(set(fetched()), key=str)
 
 
