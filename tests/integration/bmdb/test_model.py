@@ -13,15 +13,13 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
-from pg8000.core import CoreConnection
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.recovery import budget, remediation
 from shepherd_core.bmdb.session import Session
@@ -93,41 +91,6 @@ class Function:
 
     def broke(self) -> bool:
         return self.driver not in (None, self.session.connection._driver)
-
-
-class Interference:
-    """Lets something happen just before the driver's statement with this number."""
-
-    def __init__(self, number: int, happening: Callable[[], object]) -> None:
-        self.happened = False
-        self.outcome: object = None
-        """What came of that."""
-        self._left = number
-        self._happening = happening
-
-    def __enter__(self) -> Self:
-        self._original = CoreConnection.execute_named
-
-        def statement(*arguments: Any) -> Any:
-            return self._interfere(lambda: self._original(*arguments))
-
-        CoreConnection.execute_named = statement
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        CoreConnection.execute_named = self._original
-
-    def _interfere(self, call: Callable[[], Any]) -> Any:
-        if self.happened:
-            return call()
-        self._left -= 1
-        if self._left:
-            return call()
-        self.happened = True
-        self.outcome = self._happening()
-        return call()
 
 
 class Bmdb(RuleBasedStateMachine):
@@ -228,11 +191,11 @@ class Bmdb(RuleBasedStateMachine):
             if transaction or moment == "late commit":
                 happening()
             return seen, wanted
-        guard = Interference(2 if moment == "after" else 1, happening)
-        with guard:
-            seen = _outcome(real)
+        self.way.before(2 if moment == "after" else 1, happening)
+        seen = _outcome(real)
         wanted = _outcome(modelled)
-        if not guard.happened:  # there was one statement only, and it is over
+        if self.way.armed:  # there was one statement only, and it is over
+            self.way.let_go()
             happening()
         return seen, wanted
 
@@ -582,19 +545,21 @@ class Bmdb(RuleBasedStateMachine):
         """Return the results, and which came first: the second call, begun before that statement, unless it waits."""
         with ThreadPoolExecutor(1) as pool:
             other: list[Future[Any]] = []
+            ended: list[bool] = []
 
-            def happening() -> bool:
+            def happening() -> None:
                 other.append(pool.submit(calls[1]))
                 eventually(lambda: other[0].done() or self.fleet.blocked())
-                return other[0].done()
+                ended.append(other[0].done())
 
-            guard = Interference(before, happening)
-            with guard:
-                seen = [calls[0]()]
-            if not guard.happened:
+            self.way.before(before, happening)
+            seen = [calls[0]()]
+            in_order = (1, 0) if ended == [True] else (0, 1)
+            if self.way.armed:
+                self.way.let_go()
                 happening()
             seen.append(other[0].result(WAIT_SECONDS))
-        return seen, (1, 0) if guard.happened and guard.outcome else (0, 1)
+        return seen, in_order
 
     def pass_time(self, units: int) -> None:
         self.fleet.pass_time(UNIT * units)

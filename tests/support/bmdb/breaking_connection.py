@@ -73,7 +73,8 @@ class Break:
 
 @dataclass
 class _Loss:
-    lost: Lost
+    lost: Lost | None
+    """None: nothing."""
     of: str
     """The kind of the request."""
     meanwhile: Callable[[], object]
@@ -277,6 +278,10 @@ class BreakingConnection(Proxy):
         """
         self._armed.append(_Loss(lost, "COMMIT" if commit else "statement", meanwhile, stubborn, after))
 
+    def before(self, number: int, happening: Callable[[], object]) -> None:
+        """Let something happen just before the statement with this number is passed on."""
+        self._armed.append(_Loss(None, "statement", happening, after=number - 1))
+
     def let_go(self) -> None:
         """Let late commits happen, and wait for them; what was to be lost, and was never sent, is not lost later."""
         self._armed.clear()
@@ -288,10 +293,14 @@ class BreakingConnection(Proxy):
             return
         self._armed[0].after -= 1
         if self._armed[0].after < 0:
-            exchange.loss = self._armed.pop(0)
+            loss = self._armed.pop(0)
+            if loss.lost is None:
+                loss.meanwhile()
+                return
+            exchange.loss = loss
             alone = name == "COMMIT" or exchange.state == _IDLE
             where: dict[Lost, Where] = {"request": "request", "answer": "after", "late": "commit" if alone else "after"}
-            exchange.where = where[exchange.loss.lost]
+            exchange.where = where[loss.lost]
 
 
 class LateCommit:
