@@ -30,12 +30,9 @@ def test_only_work_that_was_not_lost_is_ended(fleet: Fleet, session: Session, en
     lost, kept = end.due_machine(fleet), end.due_machine(fleet)
     held = claimed(session, end.process)
     fleet.sql("DELETE FROM work WHERE machine_id = :id", id=lost)
-    tags = fleet.facts(lost)
-
+    before = fleet.rows_of(lost)
     assert end.end(session, held) == {kept}
-    assert fleet.events(lost) == ["Started"]
-    assert fleet.facts(lost) == tags
-    assert fleet.sql("SELECT machine_id FROM work_backoff WHERE machine_id = :id", id=lost) == []
+    assert fleet.rows_of(lost) == before
     assert fleet.events(kept) == ["Started", end.event]
 
 
@@ -53,11 +50,10 @@ def held_for_a_moment(fleet: Fleet, moment: float = MOMENT, end: End = FAIL) -> 
 def test_an_end_that_waited_beyond_the_deadline_writes_nothing(fleet: Fleet, end: End) -> None:
     """A statement may begin in time and get its locks too late; it must compare the deadline after that."""
     session, held = held_for_a_moment(fleet, end=end)
-    tags = fleet.facts(held.machine_id)
+    before = fleet.rows_of(held.machine_id)
     lock = "UPDATE sessions SET fence = fence"
     assert fleet.held_up(lock, lambda: end.end(session, [held]), lambda: fleet.wait_until_dead(session)) == set()
-    assert fleet.events(held.machine_id) == ["Started"]
-    assert fleet.facts(held.machine_id) == tags
+    assert fleet.rows_of(held.machine_id) == before
 
 
 @each_end

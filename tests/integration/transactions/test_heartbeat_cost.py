@@ -65,14 +65,3 @@ def test_a_heartbeat_writes_120_bytes_of_wal_at_most(fleet: Fleet) -> None:
     counted = [plan["WAL Bytes"] + COMMIT_BYTES for plan in plans if plan not in after_checkpoints]
     assert len(counted) > len(plans) / 2
     assert sum(counted) / len(counted) <= 120
-
-
-def test_later_heartbeats_neither_write_nor_lock_agent_rows(fleet: Fleet) -> None:
-    machine_id = fleet.started_machine(HOUR)
-    version = "SELECT xmin::text, xmax::text FROM machine_agent_started WHERE machine_id = :id"
-    started = fleet.sql(version, id=machine_id)
-    written(fleet, machine_id)
-    first = fleet.sql(version, id=machine_id)
-    assert first != started, "or this test proves nothing"
-    written(fleet, machine_id)
-    assert fleet.sql(version, id=machine_id) == first

@@ -10,7 +10,7 @@ same machine.
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 import pytest
@@ -230,19 +230,6 @@ def test_the_second_writer_sees_the_change_of_the_first(
         fleet.empty()
 
 
-def rows_of(fleet: Fleet, machine_id: UUID) -> dict[str, list[list[Any]]]:
-    """Return all that is on record about a machine, by table."""
-    tables = fleet.sql(
-        "SELECT table_name FROM information_schema.columns "
-        "JOIN information_schema.tables USING (table_schema, table_name) "
-        "WHERE table_schema = 'public' AND column_name = 'machine_id' AND table_type = 'BASE TABLE'"
-    )
-    return {
-        name: fleet.sql(f"SELECT to_jsonb(x) FROM {name} x WHERE machine_id = :id ORDER BY x::text", id=machine_id)
-        for (name,) in tables
-    }
-
-
 @pytest.mark.parametrize(
     ("state", "deed"), [(state, deed) for state in WRITERS for deed in WRITERS[state] if deed != "close"]
 )
@@ -252,10 +239,10 @@ def test_a_writer_changes_no_other_machine(fleet: Fleet, clock: ManualClock, sta
     getattr(case, state)()
     other = case.machine_id
     getattr(case, state)()
-    before = rows_of(fleet, other)
+    before = fleet.rows_of(other)
     with suppress(WorkConflict):
         DEEDS[deed](case, fleet.connect())
-    assert rows_of(fleet, other) == before
+    assert fleet.rows_of(other) == before
 
 
 @pytest.mark.parametrize("state", ["given_up", "unheard"])

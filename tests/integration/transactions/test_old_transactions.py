@@ -27,13 +27,6 @@ def test_an_open_transaction_is_found_by_its_pid(fleet: Fleet, begin: str) -> No
     assert server.oldest_transaction(fleet.connection, 0) is None
 
 
-def test_status_has_no_line_without_an_old_transaction(fleet: Fleet) -> None:
-    shepherdctl = CommandLine(fleet.settings)
-    shown = shepherdctl.load("status", status=3)  # no loop ever ran
-    assert (shown["oldest_transaction"], shown["sees_all_transactions"]) == (None, True)
-    assert "transaction" not in shepherdctl("status").output
-
-
 def test_status_says_that_it_cannot_see_the_transactions_of_others(fleet: Fleet) -> None:
     with administrator(fleet.settings) as somebody:
         somebody.run('CREATE ROLE "blind" LOGIN')

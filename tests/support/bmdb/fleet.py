@@ -381,6 +381,10 @@ class Fleet:
         names = [table for (table,) in self.sql(_TABLES) if table not in but]
         return {table: self.sql(f"SELECT *, xmin::text FROM {table} AS t ORDER BY t::text") for table in names}
 
+    def rows_of(self, machine_id: UUID) -> dict[str, list[list[Any]]]:
+        """Return all that is on record about a machine, by table."""
+        return {table: [row for row in rows if machine_id in row] for table, rows in self.content().items()}
+
     def facts(self, machine_id: UUID) -> set[str]:
         tables = ("machine_agent_started", "machine_agent_heartbeat", "machine_host_key", "machine_rebooted")
         found = {

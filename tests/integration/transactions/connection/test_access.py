@@ -222,13 +222,17 @@ def test_a_statement_may_take_longer_than_a_connection(server: Server, clock: Ma
     connection.close()
 
 
+def configure(monkeypatch: pytest.MonkeyPatch, port: int, ca: Path, **more: str) -> None:
+    named = {"HOST": ADDRESS, "PORT": str(port), "USER": USER, "CA_SOURCE": str(ca), **more}
+    for name, value in named.items():
+        monkeypatch.setenv(f"SHEPHERD_BMDB_{name}", value)
+
+
 @pytest.fixture
 def ca(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     copy = tmp_path / "ca.pem"
     copy.write_bytes(server.authority.path.read_bytes())
-    named = {"HOST": ADDRESS, "PORT": str(server.port), "NAME": "postgres", "USER": USER, "CA_SOURCE": str(copy)}
-    for name, value in named.items():
-        monkeypatch.setenv(f"SHEPHERD_BMDB_{name}", value)
+    configure(monkeypatch, server.port, copy, NAME="postgres")
     adapters.secrets.cache_clear()
     return copy
 
@@ -272,15 +276,7 @@ def tokens(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> Iterator[li
 
         thread = threading.Thread(target=serve)
         thread.start()
-        named = {
-            "HOST": ADDRESS,
-            "PORT": str(listener.getsockname()[1]),
-            "USER": USER,
-            "AUTH": "iam",
-            "CA_SOURCE": str(authority.path),
-        }
-        for name, value in named.items():
-            monkeypatch.setenv(f"SHEPHERD_BMDB_{name}", value)
+        configure(monkeypatch, listener.getsockname()[1], authority.path, AUTH="iam")
         yield shown
         listener.shutdown(socket.SHUT_RDWR)
         thread.join()
