@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_address
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -48,13 +47,6 @@ def writes(session: Session, intended: Intent) -> list[Callable[[], object]]:
         lambda: provisioning.provide(session, PROVIDER, intended.machine_id, MACHINE),
         lambda: provisioning.delete_intent(session, PROVIDER, intended),
     ]
-
-
-def recorded(fleet: Fleet) -> list[list[Any]]:
-    return fleet.sql(
-        "SELECT (SELECT count(*) FROM machines), (SELECT count(*) FROM machine_creation_intent), "
-        "(SELECT count(*) FROM machine_provided)"
-    )
 
 
 def test_an_intended_machine_becomes_a_provided_one_that_is_due(fleet: Fleet, session: Session) -> None:

@@ -8,7 +8,7 @@ result may be too large, and is never too small.
 """
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -46,6 +46,8 @@ def _modules_of(package: str) -> dict[str, _Module]:
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module:
                 module.imports |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+            for part in {"annotation", "returns"} & set(node._fields):
+                setattr(node, part, None)  # it names what others pass
         module.definitions |= {node.name: node for node in tree.body if isinstance(node, Definition)}
     return found
 
@@ -62,19 +64,6 @@ def _meant(module: _Module, node: ast.AST) -> str | None:
     return full if owner in _modules() and name in _modules()[owner].definitions else None
 
 
-def _code(definition: Definition) -> Iterator[ast.AST]:
-    """Yield what runs of a definition: not its annotations, which name what others pass."""
-    pending: list[ast.AST] = [definition]
-    while pending:
-        node = pending.pop()
-        yield node
-        for name, value in ast.iter_fields(node):
-            if name not in ("annotation", "returns"):
-                pending += [
-                    each for each in (value if isinstance(value, list) else [value]) if isinstance(each, ast.AST)
-                ]
-
-
 def reachable(roots: Iterable[str]) -> set[str]:
     """Return the names of the statements in code that *roots*, full names of functions and classes, reach."""
     pending, seen, found = list(roots), set[str](), set[str]()
@@ -85,7 +74,7 @@ def reachable(roots: Iterable[str]) -> set[str]:
         seen.add(full)
         owner, _, name = full.rpartition(".")
         module = _modules()[owner]
-        for node in _code(module.definitions[name]):
+        for node in ast.walk(module.definitions[name]):
             if (meant := _meant(module, node)) is not None:
                 pending.append(meant)
             if owner.startswith(_BMDB) and isinstance(node, ast.Constant) and node.value in statements():
