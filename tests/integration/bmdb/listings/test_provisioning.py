@@ -16,7 +16,7 @@ from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId, ProviderStatus
 from shepherd_core.domain.records import Intent, Provided
 
-from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 
 MACHINE = Machine(
     provider_id=ProviderId("machine 1"),
@@ -49,21 +49,30 @@ def writes(session: Session, intended: Intent) -> list[Callable[[], object]]:
     ]
 
 
-def test_an_intended_machine_becomes_a_provided_one_that_is_due(fleet: Fleet, session: Session) -> None:
+def test_an_intended_machine_is_claimed_when_it_may_have_booted(fleet: Fleet, session: Session) -> None:
     """The intent comes first: after a crash at the provider, a later pass adopts the machine by it."""
     machine_id = intend(session, PROVIDER, "rack 1")
     (intent,) = provisioning.ledger(fleet.connection, PROVIDER).intents
     assert (intent.machine_id, intent.capacity_id) == (machine_id, "rack 1")
     assert claimed(session, Process.AGENT_START) == []
 
-    provisioning.provide(session, PROVIDER, machine_id, replace(MACHINE, host_key="ssh-ed25519 A"))
+    listed = replace(MACHINE, host_key="ssh-ed25519 A")
+    provisioning.provide(session, PROVIDER, machine_id, listed, boot_seconds=300)
     ledger = provisioning.ledger(fleet.connection, PROVIDER)
     assert ledger.intents == ()
     (provided,) = ledger.provided
     usual = Provided(machine_id, ProviderId("machine 1"), None, "rack 1", ProviderStatus.RUNNING)
     assert provided == replace(usual, address=str(MACHINE.address), host_key="ssh-ed25519 A")
     assert fleet.sql("SELECT provider_ip_address, provider_location FROM machine_provided") == [["2001:db8::1", "am6"]]
-    assert ids(claimed(session, Process.AGENT_START)) == [machine_id]
+
+    # An attempt that comes before it has booted costs a call and a failure; nothing else delays the machine.
+    assert claimed(session, Process.AGENT_START) == []
+    verdict = why(fleet.connection, machine_id)[0]
+    assert (verdict.process, verdict.blocked_by) == (Process.AGENT_START, Block.BACKOFF)
+    assert verdict.because == "waiting: it was only just created, and has yet to boot"
+    fleet.pass_time(301)
+    (work,) = claimed(session, Process.AGENT_START)
+    assert (work.machine_id, work.last_interval_seconds) == (machine_id, None)
 
 
 def test_a_rebound_machine_is_recorded_as_it_is_listed_now(fleet: Fleet, session: Session) -> None:
@@ -86,20 +95,6 @@ def test_a_rebound_machine_is_recorded_as_it_is_listed_now(fleet: Fleet, session
     rebound, provided = fleet.sql("SELECT to_jsonb(p) - 'machine_id' FROM machine_provided p ORDER BY provider_id")
     assert rebound == [provided[0] | {"provider_id": "machine 2"}]
     assert rebound[0]["provider_hardware"] == "https://bmc2"
-
-
-def test_a_created_machine_is_claimed_when_it_may_have_booted(fleet: Fleet, session: Session) -> None:
-    """An attempt that comes too early costs a call and a failure; nothing else delays the machine."""
-    machine_id = intend(session, PROVIDER, "rack 1")
-    provisioning.provide(session, PROVIDER, machine_id, MACHINE, boot_seconds=300)
-    assert claimed(session, Process.AGENT_START) == []
-    verdict = why(fleet.connection, machine_id)[0]
-    assert (verdict.process, verdict.blocked_by) == (Process.AGENT_START, Block.BACKOFF)
-    assert verdict.because == "waiting: it was only just created, and has yet to boot"
-
-    fleet.pass_time(301)
-    (work,) = claimed(session, Process.AGENT_START)
-    assert (work.machine_id, work.last_interval_seconds) == (machine_id, None)
 
 
 def test_providers_are_kept_apart(fleet: Fleet, session: Session) -> None:
