@@ -30,7 +30,6 @@ from shepherd_core.domain.errors import HeldBack, NoLongerDue
 from shepherd_core.domain.errors.bmdb import CommitUnknown, SessionExpired, WorkConflict
 from shepherd_core.domain.errors.machine import SshRefused
 from shepherd_core.domain.machine import Process, WorkEvent
-from shepherd_core.domain.remediation import REBOOT, NextStep, Step
 from shepherd_core.rules.budget import BudgetLimits, permitted
 
 from tests.conftest import ManualClock
@@ -44,11 +43,10 @@ from tests.integration.bmdb.model import (
     Model,
     Pause,
 )
-from tests.support import defaults
 from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
-from tests.support.bmdb.work_ends import finish_recovery
+from tests.support.bmdb.work_ends import STEP, attempt, finish_recovery
 from tests.support.waiting import WAIT_SECONDS, eventually
 
 MACHINES = 3
@@ -437,15 +435,14 @@ class Bmdb(RuleBasedStateMachine):
         )
 
     def _permitted(self, function: Function, works: dict[UUID, work.Work]) -> set[UUID]:
-        step = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)
-        moves = dict.fromkeys(works.values(), step)
         if self._of_operators(works):
-            found = remediation.record_attempts(function.session, moves)
+            found = attempt(function.session, works.values())
         else:
             asked = {
                 machine_id: self.model.machines[self.machines.index(machine_id)].location or WHOLE_PROVIDER
                 for machine_id in works
             }
+            moves = dict.fromkeys(works.values(), STEP)
             found = remediation.permit_attempts(
                 function.session, PROVIDER, moves, lambda steps: permitted(asked, BUDGETS, steps, LIMITS)
             )

@@ -16,7 +16,7 @@ from shepherd_core.domain.errors import SecretMissing, ShepherdError
 from shepherd_core.domain.errors.bmdb import WorkConflict
 from shepherd_core.domain.errors.machine import NoAddress, SshTimedOut
 from shepherd_core.domain.machine import HostKeyOrigin, Process, ProviderId
-from shepherd_core.domain.remediation import REBOOT, REINSTALL, USUAL_TIMEOUTS, NextStep, Step
+from shepherd_core.domain.remediation import REINSTALL, USUAL_TIMEOUTS, NextStep, Step
 from shepherd_core.settings.functions.specs import PROCESS_OF_LOOP
 
 from tests.support import defaults
@@ -90,7 +90,7 @@ def test_a_host_key_that_still_holds_is_pinned_again(fleet: Fleet, session: Sess
     fleet.sql("INSERT INTO machine_host_key VALUES (:id, 'pinned', now(), :origin)", id=machine_id, origin=origin)
     (held,) = claimed(session, RECOVER)
     assert (held.host_key, held.host_key_origin) == ("pinned", origin)
-    remediation.record_attempts(session, {held: NextStep(Step(REINSTALL, 1, USUAL_TIMEOUTS), 1)})
+    work_ends.attempt(session, [held], NextStep(Step(REINSTALL, 1, USUAL_TIMEOUTS), 1))
     assert fleet.sql("SELECT 1 FROM machine_host_key") == []
     remediation.leave_alone(session, {held: ShepherdError("no luck")}, defaults.RULES.backoff)
     assert fleet.sql("SELECT host_key, origin FROM machine_host_key") == [["pinned", origin]]
@@ -101,7 +101,7 @@ def test_a_step_that_was_not_taken_undoes_no_other_reboot(fleet: Fleet, session:
     for _ in range(2):
         fleet.unhealthy_machine()
     works = claimed(session, RECOVER, 2)
-    remediation.record_attempts(session, dict.fromkeys(works, NextStep(Step(REBOOT, 1, USUAL_TIMEOUTS), 1)))
+    work_ends.attempt(session, works)
     remediation.leave_alone(session, {works[0]: ShepherdError("no luck")}, defaults.RULES.backoff)
     counting = fleet.sql("SELECT machine_id FROM machine_rebooted WHERE rebooted_at <> '-infinity'")
     assert counting == [[works[1].machine_id]]
@@ -190,7 +190,7 @@ def rebooted(settle: float, ago: float) -> Callable[[Fleet], UUID]:
         machine_id = fleet.unhealthy_machine()
         session = fleet.open_session()
         held = claimed(session, Process.RECOVERY)
-        remediation.record_attempts(session, dict.fromkeys(held, NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)))
+        work_ends.attempt(session, held)
         work_ends.finish_recovery(session, held, settle)
         session.close()
         fleet.pass_time(ago)

@@ -14,11 +14,10 @@ from shepherd_core.domain.budget import Brake, Budget
 from shepherd_core.domain.errors import HeldBack, NoLongerDue, ShepherdError
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.records import Provided
-from shepherd_core.domain.remediation import REBOOT, NextStep, Step
 
 from tests.support import defaults
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
-from tests.support.bmdb.work_ends import ENDS, finish_recovery
+from tests.support.bmdb.work_ends import ENDS, attempt, finish_recovery
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 MOMENT = 0.4
@@ -91,8 +90,7 @@ def test_a_recovery_ends_when_that_is_recorded(
     overdue_machine(fleet)
     before = times(fleet)
     held = claimed(session, RECOVER, 1)
-    step = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)
-    assert remediation.record_attempts(session, dict.fromkeys(held, step)) == list(held)
+    assert attempt(session, held) == held
     before |= times(fleet)
     moment = delayed(fleet, lambda: conclusion(session, held))
     written = times(fleet) - before

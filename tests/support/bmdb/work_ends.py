@@ -13,12 +13,13 @@ from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors import NoLongerDue, ShepherdError
 from shepherd_core.domain.errors.machine import SshRefused
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.remediation import REBOOT, Step, StepKind, Timeouts
+from shepherd_core.domain.remediation import REBOOT, NextStep, Step, StepKind, Timeouts
 
 from tests.support import defaults
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed
 
 KEY = bytes(range(32))
+STEP = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,11 @@ class End:
 
 def _finish_agent_start(session: Session, held: Sequence[work.Work]) -> set[UUID]:
     return work.finish_agent_start(session, {each: AgentStarted(KEY, "host key") for each in held})
+
+
+def attempt(session: Session, held: Iterable[work.Work], step: NextStep = STEP) -> list[work.Work]:
+    """Record that a step is about to be taken."""
+    return remediation.record_attempts(session, dict.fromkeys(held, step))
 
 
 def finish_recovery(

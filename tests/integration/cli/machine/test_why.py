@@ -12,11 +12,10 @@ from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors.machine import SshTimedOut
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.remediation import REBOOT, USUAL_TIMEOUTS, NextStep, Step
 
 from shepherdctl.descriptions.cures import CURES
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
-from tests.support.bmdb.work_ends import failed, finish_recovery
+from tests.support.bmdb.work_ends import attempt, failed, finish_recovery
 from tests.support.command_line import CommandLine
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
@@ -55,7 +54,7 @@ def rebooted(fleet: Fleet, *, in_vain: bool = False) -> UUID:
     machine_id = fleet.unhealthy_machine()
     session = fleet.open_session()
     works = claimed(session, RECOVER)
-    remediation.record_attempts(session, dict.fromkeys(works, NextStep(Step(REBOOT, 1, USUAL_TIMEOUTS), 1)))
+    attempt(session, works)
     finish_recovery(session, works, 120, 1800)
     if in_vain:
         fleet.pass_time(120)

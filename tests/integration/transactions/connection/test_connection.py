@@ -138,13 +138,6 @@ def test_the_server_ends_statements_that_take_too_long(fleet: Fleet, in_transact
     fleet.connection.roll_back()
 
 
-def test_a_connection_that_the_server_ended_is_replaced(fleet: Fleet, connection: Connection) -> None:
-    connection.run("now")
-    fleet.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'shepherd'")
-    fleet.wait_until("NOT EXISTS (SELECT 1 FROM pg_stat_activity WHERE application_name = 'shepherd')")
-    assert connection.transact(lambda: connection.run("penalized_capacity", provider="static")) == []
-
-
 def test_a_warm_connection_survives_a_new_schema(own_fleet: Fleet) -> None:
     """The column types of a prepared statement may change; it is prepared again instead of failing."""
     machine_id = own_fleet.provided_machine()

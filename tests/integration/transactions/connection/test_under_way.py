@@ -19,13 +19,11 @@ from shepherd_core.bmdb.work.work import Work
 from shepherd_core.domain.errors.bmdb import CommitUnknown, SessionExpired, WorkConflict
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.records import Intent
-from shepherd_core.domain.remediation import REBOOT, NextStep, Step, StepKind
 
 from tests.integration.bmdb.listings.test_provisioning import MACHINE
-from tests.support import defaults
 from tests.support.bmdb.breaking_connection import BreakingConnection
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed
-from tests.support.bmdb.work_ends import ENDS, End
+from tests.support.bmdb.work_ends import ENDS, STEP, End, attempt
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 SHORT = 0.5
@@ -35,10 +33,6 @@ SHORT = 0.5
 @pytest.fixture
 def hasty(fleet: Fleet, breaking: BreakingConnection) -> Session:
     return fleet.open_session(connection=fleet.connect(breaking.settings, TimeLimits(statement=SHORT)))
-
-
-def attempt(session: Session, held: Work, step: StepKind = REBOOT) -> list[Work]:
-    return remediation.record_attempts(session, {held: NextStep(Step(step, 1, defaults.TIMEOUTS), 1)})
 
 
 def steps(fleet: Fleet) -> list[str]:
@@ -55,7 +49,7 @@ def test_a_step_that_is_recorded_late_is_recorded_once(
     fleet.unhealthy_machine()
     (held,) = claimed(session, RECOVER)
     breaking.lose("late")
-    assert attempt(session, held) == [held]
+    assert attempt(session, [held]) == [held]
     assert steps(fleet) == ["reboot"]
 
 
@@ -139,7 +133,6 @@ def test_work_that_commits_while_its_session_is_deleted_keeps_it(
 
 Arrange = Callable[[Fleet, Session], Callable[[], object]]
 ORDER = RemovalRequest("me", "it is gone", fresh_seconds=0)
-STEP = NextStep(Step(REBOOT, 1, defaults.TIMEOUTS), 1)
 BUDGETS = as_rows([{"location": "", "per_hour": 1, "brake": "share", "reason": "8 of 10 are dead", "lasts": False}])
 
 
@@ -216,7 +209,7 @@ WRITES: dict[str, Arrange] = {
     ),
     "let_go": _given(_locked, lambda session, _: work.let_go(session)),
     **{name: _given(_to_end(end), end.end) for name, end in ENDS.items()},
-    "record_attempts": _given(_to_recover, attempt),
+    "record_attempts": _given(_to_recover, lambda session, held: attempt(session, [held])),
     "quarantine": _given(_to_recover, lambda session, held: remediation.quarantine(session, {held: "enough"})),
     "set_budgets": _given(lambda *_: None, _set_budgets),
     "create_intent": _given(_machine, lambda session, _: provisioning.create_intent(session, PROVIDER, "rack")),
