@@ -38,7 +38,7 @@ def test_a_mutant_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_code_that_a_test_reaches_is_recorded() -> None:
     (reached,) = trials(
-        record("tests/integration/transactions/test_session.py::test_a_session_is_renewed_during_a_slow_call")
+        record("tests/integration/transactions/test_fence.py::test_a_session_is_renewed_during_a_slow_call")
     )
     assert reached.seconds > 0
     assert {"bmdb/session.py:Session.open", "sql:open_session", "sql:applied_migrations"} <= reached.reached

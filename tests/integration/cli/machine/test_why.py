@@ -7,7 +7,6 @@ from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.machines import pauses
-from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import work
 from shepherd_core.domain.errors.machine import SshTimedOut

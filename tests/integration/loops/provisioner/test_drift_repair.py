@@ -27,7 +27,7 @@ from shepherd_core.rules.drift import FRESH_SECONDS, YOUNG_SECONDS, DriftKind
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
-from tests.integration.transactions.connection.test_under_way import WRITES
+from tests.integration.transactions.connection.test_lost_answers import WRITES
 from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.capacity import Edge, Killed, failing, intents, provided, provisioner, static
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
