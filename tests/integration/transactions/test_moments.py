@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from uuid import UUID
 
 import pytest
 from shepherd_core.bmdb.listings import provisioning
@@ -23,11 +22,6 @@ START, RECOVER = Process.AGENT_START, Process.RECOVERY
 MOMENT = 0.4
 """Seconds: long enough to begin something within it, short enough to wait for its end."""
 HERE = "rack 1"
-
-
-def overdue_machine(fleet: Fleet) -> UUID:
-    """Return a machine that did not come back after a recovery; its agent start failed, and is in backoff."""
-    return fleet.make_overdue(fleet.provided_machine(), retry_in=HOUR)
 
 
 def times(fleet: Fleet) -> set[datetime]:
@@ -87,7 +81,7 @@ def test_a_recovery_ends_when_that_is_recorded(
     fleet: Fleet, session: Session, conclusion: Callable[[Session, Sequence[work.Work]], object]
 ) -> None:
     """Boot waits and cooldowns begin then, and what happened during the wait happened before it."""
-    overdue_machine(fleet)
+    fleet.make_overdue(fleet.provided_machine(), retry_in=HOUR)
     before = times(fleet)
     held = claimed(session, RECOVER, 1)
     assert attempt(session, held) == held

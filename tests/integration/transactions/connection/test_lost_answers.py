@@ -267,10 +267,6 @@ def _leaving(fleet: Fleet, session: Session) -> UUID:
     return machine_id
 
 
-def _set_budgets(session: Session, _: object = None) -> object:
-    return session.run("set_budgets", provider=PROVIDER, rows=BUDGETS)
-
-
 def _facts(fleet: Fleet, session: Session) -> list[provider_facts.FactsChange]:
     fleet.provided_machine()
     assert provider_facts.begin(session, PROVIDER, None)
@@ -302,7 +298,9 @@ WRITES: dict[str, Arrange] = {
     **{name: _given(_to_end(end), end.end) for name, end in ENDS.items()},
     "record_attempts": _given(_to_recover, lambda session, held: attempt(session, [held])),
     "quarantine": _given(_to_recover, lambda session, held: remediation.quarantine(session, {held: "enough"})),
-    "set_budgets": _given(lambda *_: None, _set_budgets),
+    "set_budgets": _given(
+        lambda *_: None, lambda session, _: session.run("set_budgets", provider=PROVIDER, rows=BUDGETS)
+    ),
     "create_intent": _given(_machine, lambda session, _: provisioning.create_intent(session, PROVIDER, "rack")),
     "provide": _given(_intended, lambda session, begun: provisioning.provide(session, PROVIDER, begun, MACHINE)),
     "delete_intent": _given(
