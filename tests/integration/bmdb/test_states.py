@@ -25,8 +25,8 @@ from shepherd_core.domain.states import State
 from shepherdctl.descriptions.state import Observer, with_pauses
 from tests.conftest import ManualClock
 from tests.integration.bmdb.combinations import COMBINATIONS, Combination, drawn, plant
-from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
-from tests.support.bmdb.work_ends import finish_recovery
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, ids
+from tests.support.bmdb.work_ends import ENDS, finish_recovery
 
 
 def test_the_bmdb_derives_the_state_from_every_combination_of_facts(fleet: Fleet) -> None:
@@ -85,7 +85,7 @@ KNOWN = [
 
 
 class Recorder:
-    """Sees which machines go from one state to another."""
+    """Does things to machines, and sees which go from one state to another."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
@@ -94,15 +94,16 @@ class Recorder:
         self.machines: list[UUID] = []
         """Those that are provided at first."""
         self.states: dict[UUID, State] = {}
+        self.session: Session
+        """It holds the lock of the provider."""
 
-    def begin(self) -> Session:
-        """Plant machines anew, and return a session that holds the lock of their provider."""
+    def begin(self) -> None:
+        """Plant machines anew."""
         self.fleet.empty()
         self.machines = list(plant(self.fleet, KNOWN))
         self.states = self._read()
-        session = self.fleet.open_session()
-        assert provisioning.take_lock(session, PROVIDER) is not None
-        return session
+        self.session = self.fleet.open_session()
+        assert provisioning.take_lock(self.session, PROVIDER) is not None
 
     def look(self) -> None:
         before, self.states = self.states, self._read()
@@ -112,139 +113,116 @@ class Recorder:
     def _read(self) -> dict[UUID, State]:
         return {row[0]: State(row[1]) for row in self.fleet.sql("SELECT machine_id, state FROM machine_states")}
 
+    def create(self) -> None:
+        """Create a machine, try to create another, and adopt a third."""
+        created, not_created = (provisioning.create_intent(self.session, PROVIDER, None) for _ in range(2))
+        assert created is not None
+        assert not_created is not None
+        self.look()
+        machines = [Machine(provider_id=ProviderId(each), availability=Availability.KNOWN_USED) for each in "abc"]
+        provisioning.provide(self.session, PROVIDER, created, machines[0])
+        failed = provisioning.create_intent(self.session, PROVIDER, None)
+        assert failed is not None
+        self.look()
+        provisioning.provide(self.session, PROVIDER, failed, replace(machines[2], status=FAILED))
+        intents = provisioning.ledger(self.connection, PROVIDER).intents
+        provisioning.delete_intent(self.session, PROVIDER, intents[0])
+        provisioning.adopt(self.session, PROVIDER, machines[1])
 
-def create(recorder: Recorder, session: Session) -> None:
-    """Create a machine, try to create another, and adopt a third."""
-    created, not_created = (provisioning.create_intent(session, PROVIDER, None) for _ in range(2))
-    assert created is not None
-    assert not_created is not None
-    recorder.look()
-    machines = [Machine(provider_id=ProviderId(each), availability=Availability.KNOWN_USED) for each in "abc"]
-    provisioning.provide(session, PROVIDER, created, machines[0])
-    failed = provisioning.create_intent(session, PROVIDER, None)
-    assert failed is not None
-    recorder.look()
-    provisioning.provide(session, PROVIDER, failed, replace(machines[2], status=FAILED))
-    intents = provisioning.ledger(recorder.connection, PROVIDER).intents
-    provisioning.delete_intent(session, PROVIDER, intents[0])
-    provisioning.adopt(session, PROVIDER, machines[1])
+    def start_agents(self) -> None:
+        ENDS["finish_agent_start"].end(self.session, claimed(self.session, Process.AGENT_START))
 
+    def recover(self) -> None:
+        """Take a step on unhealthy machines, some of which report just before it is recorded."""
+        works = claimed(self.session, Process.RECOVERY)
+        self.report(works=works[::2])
+        finish_recovery(self.session, works, 0)
 
-def start_agents(_: Recorder, session: Session) -> None:
-    works = claimed(session, Process.AGENT_START)
-    work.finish_agent_start(session, dict.fromkeys(works, work.AgentStarted(KEY, None)))
+    def quarantine(self, process: Process = Process.RECOVERY, installed: bool | None = None) -> None:
+        """Put machines into quarantine on which a loop works; not None: their agents have just reported."""
+        works = claimed(self.session, process)
+        if installed is not None:
+            self.report(installed=installed, works=works)
+        remediation.quarantine(self.session, dict.fromkeys(works, "?"))
 
+    def give_up_failed(self) -> None:
+        """Use up the steps for machines that failed for good at their provider."""
+        self.watch(HOUR, failed_steps=True)
+        failed = [each for each, state in self.states.items() if state is State.FAILED]
+        works = work.claim(self.session, Process.RECOVERY, failed)
+        remediation.quarantine(self.session, dict.fromkeys(works, "?"))
 
-def recover(recorder: Recorder, session: Session) -> None:
-    """Take a step on unhealthy machines, some of which report just before it is recorded."""
-    works = claimed(session, Process.RECOVERY)
-    report(recorder, session, works=works[::2])
-    finish_recovery(session, works, 0)
+    def report(self, *, installed: bool = False, works: Sequence[work.Work] | None = None) -> None:
+        """Let the agents report, perhaps also that the installation succeeded."""
+        outcome = reports.ReportedInstallation(raw=b"", generation=2, result="Success") if installed else None
+        now = int(server.now(self.connection).timestamp() * 1000)
+        for each in self.machines if works is None else ids(works):
+            heartbeat = reports.Heartbeat(machine_id=each, public_key=KEY, signed_at=now, installation=outcome)
+            reports.accept_heartbeat(self.connection, heartbeat)
+        self.look()
 
+    def list_all(self, status: ProviderStatus) -> None:
+        assert provider_facts.begin(self.session, PROVIDER, None)
+        known = provider_facts.known(self.connection, PROVIDER, everything=True)
+        changes = [provider_facts.FactsChange(each, replace(each.facts, status=status)) for each in known]
+        provider_facts.write(self.session, PROVIDER, changes)
 
-def quarantine(
-    recorder: Recorder,
-    session: Session,
-    *,
-    process: Process = Process.RECOVERY,
-    reported: bool = False,
-    installed: bool = False,
-) -> None:
-    """Put machines into quarantine on which a loop works; their agents may have *reported* in the last moment."""
-    works = claimed(session, process)
-    if reported:
-        report(recorder, session, installed=installed, works=works)
-    remediation.quarantine(session, dict.fromkeys(works, "?"))
+    def request_installations(self) -> None:
+        for each in self.machines:
+            assert installation.request(self.connection, each, IMAGE, installation.load(self.connection, each))
 
+    def unquarantine(self) -> None:
+        for each in self.machines:
+            remediation.unquarantine(self.connection, each, reason="?")
 
-def give_up_failed(recorder: Recorder, session: Session) -> None:
-    """Use up the steps for machines that failed for good at their provider."""
-    watch(recorder, session, startup=HOUR, heartbeat=HOUR, failed_steps=True)
-    works = work.claim(
-        session, Process.RECOVERY, [each for each, state in recorder.states.items() if state is State.FAILED]
-    )
-    remediation.quarantine(session, dict.fromkeys(works, "?"))
+    def reboot(self) -> None:
+        finish_recovery(self.session, [work.start_work(self.session, each, "?") for each in self.machines], 0)
 
+    def wait(self) -> None:
+        self.fleet.pass_time(HOUR)
 
-def report(
-    recorder: Recorder, _: Session, *, installed: bool = False, works: Sequence[work.Work] | None = None
-) -> None:
-    """Let the agents report, perhaps also that the installation succeeded."""
-    outcome = reports.ReportedInstallation(raw=b"", generation=2, result="Success") if installed else None
-    now = int(server.now(recorder.connection).timestamp() * 1000)
-    reporting = recorder.machines if works is None else [each.machine_id for each in works]
-    for each in reporting:
-        heartbeat = reports.Heartbeat(machine_id=each, public_key=KEY, signed_at=now, installation=outcome)
-        reports.accept_heartbeat(recorder.connection, heartbeat)
-    recorder.look()
+    def watch(self, timeout: float, *, failed_steps: bool = False) -> None:
+        timeouts = HealthTimeouts(
+            startup_timeout_seconds=timeout,
+            heartbeat_timeout_seconds=timeout,
+            grace_seconds=HOUR,
+            failed_steps=failed_steps,
+        )
+        Session.open(self.connection, ManualClock(), "test", "a test", HOUR, (PROVIDER, timeouts))
 
+    def forget(self) -> None:
+        for each in self.machines:
+            decommissioning.forget(self.session, PROVIDER, each, ORDER)
 
-def list_all(_: Recorder, session: Session, *, status: ProviderStatus) -> None:
-    assert provider_facts.begin(session, PROVIDER, None)
-    known = provider_facts.known(session.connection, PROVIDER, everything=True)
-    changes = [provider_facts.FactsChange(each, replace(each.facts, status=status)) for each in known]
-    provider_facts.write(session, PROVIDER, changes)
-
-
-def request_installations(recorder: Recorder, _: Session) -> None:
-    for each in recorder.machines:
-        assert installation.request(recorder.connection, each, IMAGE, installation.load(recorder.connection, each))
-
-
-def unquarantine(recorder: Recorder, _: Session) -> None:
-    for each in recorder.machines:
-        remediation.unquarantine(recorder.connection, each, reason="?")
-
-
-def reboot(recorder: Recorder, session: Session) -> None:
-    held = [work.start_work(session, each, "?") for each in recorder.machines]
-    finish_recovery(session, held, 0)
-
-
-def watch(recorder: Recorder, _: Session, *, startup: float, heartbeat: float, failed_steps: bool = False) -> None:
-    timeouts = HealthTimeouts(
-        startup_timeout_seconds=startup,
-        heartbeat_timeout_seconds=heartbeat,
-        grace_seconds=HOUR,
-        failed_steps=failed_steps,
-    )
-    Session.open(recorder.connection, ManualClock(), "test", "a test", HOUR, (PROVIDER, timeouts))
+    def release(self) -> None:
+        for each in self.machines:
+            decommissioning.request_release(self.session, PROVIDER, each, ORDER)
+            decommissioning.accept_release(self.session, each)
+            self.look()
+            decommissioning.remove_released(self.session, PROVIDER, each)
 
 
-def forget(recorder: Recorder, session: Session) -> None:
-    for each in recorder.machines:
-        decommissioning.forget(session, PROVIDER, each, ORDER)
-
-
-def release(recorder: Recorder, session: Session) -> None:
-    for each in recorder.machines:
-        decommissioning.request_release(session, PROVIDER, each, ORDER)
-        decommissioning.accept_release(session, each)
-        recorder.look()
-        decommissioning.remove_released(session, PROVIDER, each)
-
-
-ACTS: list[Callable[[Recorder, Session], object]] = [
-    create,
-    start_agents,
-    recover,
-    quarantine,
-    partial(quarantine, process=Process.AGENT_START),
-    give_up_failed,
-    partial(quarantine, reported=True),
-    partial(quarantine, reported=True, installed=True),
-    report,
-    partial(report, installed=True),
-    request_installations,
-    partial(list_all, status=FAILED),
-    partial(list_all, status=ProviderStatus.RUNNING),
-    unquarantine,
-    reboot,
-    lambda recorder, _: recorder.fleet.pass_time(HOUR),
-    partial(watch, startup=60, heartbeat=60),
-    partial(watch, startup=2 * HOUR, heartbeat=2 * HOUR),
-    forget,
-    release,
+ACTS: list[Callable[[Recorder], object]] = [
+    Recorder.create,
+    Recorder.start_agents,
+    Recorder.recover,
+    Recorder.quarantine,
+    partial(Recorder.quarantine, process=Process.AGENT_START),
+    Recorder.give_up_failed,
+    partial(Recorder.quarantine, installed=False),
+    partial(Recorder.quarantine, installed=True),
+    Recorder.report,
+    partial(Recorder.report, installed=True),
+    Recorder.request_installations,
+    partial(Recorder.list_all, status=FAILED),
+    partial(Recorder.list_all, status=ProviderStatus.RUNNING),
+    Recorder.unquarantine,
+    Recorder.reboot,
+    Recorder.wait,
+    partial(Recorder.watch, timeout=60),
+    partial(Recorder.watch, timeout=2 * HOUR),
+    Recorder.forget,
+    Recorder.release,
 ]
 """All that loops, agents, operators and time do to the state of machines."""
 
@@ -253,7 +231,8 @@ def test_what_becomes_of_machines_is_what_is_drawn(fleet: Fleet) -> None:
     """Where an arrow is missing, an operator finds a machine in a state that it cannot be in."""
     recorder = Recorder(fleet)
     for act in ACTS:
-        act(recorder, recorder.begin())
+        recorder.begin()
+        act(recorder)
         recorder.look()
     provided = {after for _, after in drawn()} - {None, State.CREATING}
     assert recorder.seen == drawn() | set(product(provided, (State.FORGOTTEN, State.RELEASED)))
