@@ -25,7 +25,7 @@ from shepherd_core.domain.errors.bmdb import CommitUnknown, SessionExpired, Work
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.records import Intent
 
-from tests.integration.bmdb.listings.test_provisioning import MACHINE
+from tests.integration.bmdb.test_listings import MACHINE
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.work_ends import ENDS, STEP, End, attempt
