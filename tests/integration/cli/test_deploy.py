@@ -343,26 +343,14 @@ def endpoint() -> Iterator[str]:
 
 def test_on_a_terminal_it_asks_and_keeps_the_answers(folder: Path, endpoint: str) -> None:
     """A dry run shows them; else the file is kept also if nothing is deployed in the end."""
-    file = folder / "new.toml"
-    given = ["static", "", "", "db.example.com", "", "", "", "machines.json", "stop"]
-    answers = f"""version = 1
-
-[deployment]
-region = "{REGION}"
-bucket = "shepherd-{ACCOUNT}-{REGION}"
-bmdb_host = "db.example.com"
-
-[deployment.documents]
-"machines.json" = "machines.json"
-
-[provider.static]
-machines = "s3://shepherd-{ACCOUNT}-{REGION}/documents/machines.json"
-"""
+    file, typed = folder / "new.toml", ["static", "", "", "db.example.com", "", "", "", "machines.json", "stop"]
+    optional = 'loop_minutes = "0,0,0,0"\n\n[deployment.secrets]\nbmdb-password = "password"\n'
+    answers = SMALL.replace(optional, "").replace(BUCKET, f"shepherd-{ACCOUNT}-{REGION}")
     command_line = CommandLine(None, {"AWS_ENDPOINT_URL": endpoint})
     for status, options in ((0, ["--dry-run"]), (1, [])):
         arguments = ("deploy", str(file), "--build", str(folder / "build"), *options)
-        typed = "".join(f"{each}\n" for each in given)
-        shown = command_line.on_terminal(100, *arguments, typed=typed, status=status, everything=True)
+        lines = "\n".join([*typed, ""])
+        shown = command_line.on_terminal(100, *arguments, typed=lines, status=status, everything=True)
         assert "create the stack shepherd" in shown
         assert answers in (shown.replace("\r\n", "\n") if options else file.read_text())
         assert file.exists() is not bool(options)
@@ -377,14 +365,9 @@ def test_a_copy_of_the_repository_is_built_first(folder: Path, endpoint: str, re
     for name in ("shepherdctl", "template.yaml"):
         (copy / name).symlink_to(ROOT / name)
     (copy / "Makefile").write_text(f"build:\n\t@echo $(ARCHITECTURE) >built-for\n\t@{recipe}\n")
-    ran = subprocess.run(
-        [sys.executable, "-m", "shepherdctl", "deploy", str(folder / "shepherd.toml"), "--dry-run"],
-        cwd=copy,
-        env={**os.environ, "AWS_ENDPOINT_URL": endpoint},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-m", "shepherdctl", "deploy", str(folder / "shepherd.toml"), "--dry-run"]
+    environment = {**os.environ, "AWS_ENDPOINT_URL": endpoint}
+    ran = subprocess.run(command, cwd=copy, env=environment, check=False, capture_output=True, text=True)
     assert (ran.returncode, (copy / "built-for").read_text()) == (status, "arm64\n"), ran.stderr
     assert ("create the stack shepherd" in ran.stderr) is (status == 0)
     assert ("the build failed:\nno compiler" in ran.stderr) is (status == 1)
