@@ -105,6 +105,7 @@ def test_machines_with_either_key_are_reached_during_a_rotation(
         new = shepherdctl.load("ssh-key", "rotate", "--yes")["public_key"]
         assert (public(PREVIOUS), public(NAME), stored()[PUBLIC][0]) == (old, new, new)
         assert shepherdctl.load("ssh-key", "show") == {"parameter": NAME, "public_key": new, "previous": old}
+        assert f"previous    {old}\n" in shepherdctl.read("ssh-key", "show")
         adapters.secrets().invalidate(NAME)  # as five minutes do
         capsys.readouterr()
         dial(server.port, dialer)
