@@ -184,12 +184,8 @@ class MachinePool(Closeable):
         self._do(change())
 
     def refuse_logins(self, name: str) -> None:
-        """Refuse every key, until ``accept_logins`` or a reinstall."""
+        """Refuse every key, until a reinstall."""
         self._machines[name].logins_refused = True
-
-    def accept_logins(self, name: str) -> None:
-        """End ``refuse_logins``."""
-        self._machines[name].logins_refused = False
 
     # --- observation ---
 

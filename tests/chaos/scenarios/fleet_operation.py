@@ -30,7 +30,8 @@ from shepherd_core.providers.static import StaticProvider
 from shepherd_core.rules.drift import FRESH_SECONDS
 
 from tests.chaos.crash_points import Points
-from tests.chaos.stage.environment import SESSION_SECONDS, START, Access, Environment, provision, run, update
+from tests.chaos.scenarios.loops import Arranged
+from tests.chaos.stage.environment import SESSION_SECONDS, START, Environment, provision, run, update
 from tests.support import defaults
 from tests.support.agents.signed_agent import SignedAgent, endpoint
 from tests.support.bmdb.fleet import HOUR, Fleet
@@ -75,7 +76,7 @@ class Machines:
     def close(self) -> None: ...
 
 
-class _Loops:
+class _Loops(Arranged):
     """The loops of one stack, each of which may be invoked concurrently."""
 
     provider = "equinix"
@@ -83,7 +84,7 @@ class _Loops:
     """Those of recovery."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+        super().__init__(fleet)
         self._machines = Machines()
 
     @property
@@ -96,7 +97,7 @@ class _Loops:
         }
 
     def _adapter(self, environment: Environment, points: Points) -> Provider:
-        return Access().equinix(environment, points.clock)
+        return self.access.equinix(environment, points.clock)
 
     def _provision(self, environment: Environment, points: Points) -> object:
         # The vanished machine counts until it is forgotten.
@@ -131,14 +132,14 @@ class OperatorsAndAgents(_Loops):
 
     name = "operators"
     reservations = 0
+    _quarantined: UUID
+    _pause: UUID
+    _vanished: SignedAgent
 
     def __init__(self, fleet: Fleet, *chosen: str) -> None:
         """Run the *chosen* commands; without any, two or three are drawn."""
         super().__init__(fleet)
         self._chosen = chosen
-        self._quarantined: UUID
-        self._pause: UUID
-        self._vanished: SignedAgent
 
     def arrange(self) -> Environment:
         fleet, environment = self._fleet, Environment(self._fleet, reservations=self.reservations)
@@ -209,12 +210,9 @@ class FleetOperation(OperatorsAndAgents):
 
     name = "all loops"
     reservations = 2
-
-    def __init__(self, fleet: Fleet) -> None:
-        super().__init__(fleet)
-        self._fresh: UUID
-        self._unhealthy: list[UUID]
-        self._back: SignedAgent
+    _fresh: UUID
+    _unhealthy: list[UUID]
+    _back: SignedAgent
 
     def arrange(self) -> Environment:
         fleet, environment = self._fleet, super().arrange()
@@ -278,13 +276,10 @@ class SshBrake(_Loops):
 
     name = "recoverer, SSH brake"
     rules = replace(defaults.RULES, limits=replace(defaults.LIMITS, dead_share=1))
-
-    def __init__(self, fleet: Fleet) -> None:
-        super().__init__(fleet)
-        self._machines = Machines(usual=None)
-        self._dead: list[UUID] = []
+    _dead: list[UUID]
 
     def arrange(self) -> Environment:
+        self._machines = Machines(usual=None)
         environment = Environment(self._fleet, steps_per_hour=1)
         environment.add_healthy(3)
         self._dead = [self._fleet.provided_machine() for _ in range(6)]

@@ -55,7 +55,6 @@ from tests.chaos.stage.environment import (
 from tests.support.agents.signed_agent import SignedAgent, endpoint
 from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
-from tests.support.command_line import CommandLine
 from tests.support.waiting import eventually
 
 AGENT = """\
@@ -90,14 +89,18 @@ class Scenario(Protocol):
         """Return a text for each thing that is still to be done; none if the environment has converged."""
 
 
-class Provisioning:
-    """Free capacity, a machine limit, a vanished machine, and an intent whose capacity is used by others."""
-
-    name = "provisioner"
+class Arranged:
+    """A scenario on a fleet, which invocations reach undisturbed."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self.access = Access()
+
+
+class Provisioning(Arranged):
+    """Free capacity, a machine limit, a vanished machine, and an intent whose capacity is used by others."""
+
+    name = "provisioner"
 
     def arrange(self) -> Environment:
         environment = Environment(self._fleet, reservations=5, limit=4)
@@ -131,21 +134,20 @@ class OneCapacity(Provisioning):
         return Environment(self._fleet, reservations=1, limit=2)
 
 
-class AgentStarts:
+class AgentStarts(Arranged):
     """Two machines that need their agent; the disk of one is full at first."""
 
     name = "initializer"
     at_once = 1
 
     def __init__(self, fleet: Fleet, pool: MachinePool, private_key: str, folder: Path) -> None:
-        self._fleet = fleet
+        super().__init__(fleet)
         self._pool = pool
         self._key = private_key
         self._agent = folder / "agent"
         self._agent.write_text(AGENT)
         self.ids: dict[str, UUID] = {}
         """The machine ids, by the machine's name in the pool."""
-        self.access = Access()
 
     def arrange(self) -> Environment:
         self.ids = {}
@@ -199,15 +201,11 @@ class AgentStarts:
         return found
 
 
-class Updates:
+class Updates(Arranged):
     """Two machines without a recorded status, one that is steady, and one that the provider does not list."""
 
     name = "updater"
-
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-        self._wanted: dict[UUID, str] = {}
-        self.access = Access()
+    _wanted: dict[UUID, str]
 
     def arrange(self) -> Environment:
         environment = Environment(self._fleet)
@@ -235,7 +233,7 @@ class Updates:
         return found + (["no listing was compared completely"] if unfinished else [])
 
 
-class Reports:
+class Reports(Arranged):
     """
     One agent reports its hardware and the success of an installation; another one sends only heartbeats.
 
@@ -244,12 +242,9 @@ class Reports:
     """
 
     name = "agent_api"
-
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-        self._agents: list[SignedAgent]
-        self._unanswered: list[tuple[SignedAgent, HeartbeatRequest]]
-        self._faults: list[str]
+    _agents: list[SignedAgent]
+    _unanswered: list[tuple[SignedAgent, HeartbeatRequest]]
+    _faults: list[str]
 
     def arrange(self) -> Environment:
         environment = Environment(self._fleet)
@@ -301,31 +296,6 @@ class Reports:
         return found + self._faults + (["a report has no answer"] if self._unanswered else [])
 
 
-class Installing:
-    """An operator requests an installation, and repeats the command when no answer came."""
-
-    name = "install"
-
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-        self._machine: UUID | None = None
-
-    def arrange(self) -> Environment:
-        environment = Environment(self._fleet)
-        self._machine = self._fleet.started_machine()
-        return environment
-
-    def tick(self, environment: Environment, points: Points) -> object:
-        return CommandLine(environment.fleet.settings)(
-            *("machine", "install", str(self._machine), "--yes"),
-            *("--image", "https://images.example.com/metropolis.img", "--sha256", "0f" * 32),
-        )
-
-    def missing(self, environment: Environment) -> list[str]:
-        rows = environment.fleet.sql("SELECT machine_id, generation FROM machine_os_installation_request")
-        return [] if rows == [[self._machine, 1]] else [f"expected one installation request, got {rows}"]
-
-
 class Deleting(EquinixProvider):
     """The adapter with a release method: machines are released as the API does it."""
 
@@ -345,16 +315,13 @@ class Deleting(EquinixProvider):
         eventually(lambda: provider_id not in {device.id for device in self._api_server.snapshot()})
 
 
-class Decommissioning:
+class Decommissioning(Arranged):
     """A machine to release, a vanished one to forget, and one with an intent to adopt."""
 
     name = "operator"
-
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-        self._released: UUID
-        self._forgotten: UUID
-        self._adopted = ProviderId("")
+    _released: UUID
+    _forgotten: UUID
+    _adopted: ProviderId
 
     def arrange(self) -> Environment:
         fleet = self._fleet

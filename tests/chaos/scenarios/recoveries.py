@@ -20,16 +20,16 @@ from shepherd_core.telemetry import Metric
 from simulator.environment.faults import FakeAnswer
 from tests.chaos.crash_points import Context
 from tests.chaos.scenarios.fleet_operation import Machines
-from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Access, Environment, run
+from tests.chaos.scenarios.loops import Arranged
+from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment, run
 from tests.support import defaults
-from tests.support.bmdb.fleet import Fleet
 
 _STEPS = ["reboot"] * 3 + ["power-cycle"] * 2
 """Of the default policy, before it quarantines a machine."""
 _RUNS, _INSTALLS = "192.0.2.1", "192.0.2.2"
 
 
-class Recoveries:
+class Recoveries(Arranged):
     """
     Two unhealthy machines, one that the provider does not know any more, healthy ones, and a paused unhealthy one.
 
@@ -39,13 +39,9 @@ class Recoveries:
     name = "recoverer"
     policy = defaults.policy()
     at_once = 1
-
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-        self._unhealthy: list[UUID] = []
-        self._back: tuple[UUID, str] | None = None
-        self._used_up: UUID | None = None
-        self.access = Access()
+    _unhealthy: list[UUID]
+    _back: tuple[UUID, str] | None = None
+    _used_up: UUID | None = None
 
     def arrange(self) -> Environment:
         environment = Environment(self._fleet)

@@ -33,7 +33,6 @@ from tests.chaos.scenarios.fleet_operation import SshBrake
 from tests.chaos.scenarios.loops import (
     AgentStarts,
     Decommissioning,
-    Installing,
     Provisioning,
     Reports,
     Scenario,
@@ -62,7 +61,7 @@ def _explore(scenario: Scenario, check: Check, gaps: Iterable[float] = GAPS) -> 
 
 @pytest.mark.parametrize(
     "make",
-    [SshBrake, Recoveries, Decommissioning, ProviderOutage, Looks, Reboots, Reports, Provisioning, Updates, Installing],
+    [SshBrake, Recoveries, Decommissioning, ProviderOutage, Looks, Reboots, Reports, Provisioning, Updates],
     ids=lambda make: make.name,
 )
 def test_a_loop_killed_at_any_effect_keeps_every_promise(

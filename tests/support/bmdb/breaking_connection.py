@@ -91,8 +91,6 @@ class _Exchange:
     where: Where | None = None
     """Where it breaks."""
     loss: _Loss | None = None
-    client_bytes: int = 0
-    """Of the whole connection."""
     state: bytes = b""
     """Of the transaction, as the server reported it last."""
 
@@ -123,8 +121,6 @@ class Proxy(TcpProxy):
         """Delay of every piece of data."""
         self.trickling = False
         """Whether bytes are forwarded one by one."""
-        self.client_bytes = float("inf")
-        """Number of bytes from a client after which its connection is closed."""
         super().__init__(target, address, port=port)
 
     def arm(self, broken: Break) -> None:
@@ -176,9 +172,6 @@ class Proxy(TcpProxy):
             return False
         if exchange.where == "commit" and _commits(data, exchange.state):
             self._delay_commit(exchange, data, client, server)
-            return False
-        exchange.client_bytes += len(data)
-        if exchange.client_bytes > self.client_bytes:
             return False
         self._pass_on(data, server)
         return True
