@@ -16,7 +16,6 @@ from uuid import UUID
 import requests
 from shepherd_core.adapters.agent_file import OperatorsAgent
 from shepherd_core.adapters.ssh.dialer import SshDialer
-from shepherd_core.agent.endpoint import AgentRequest
 from shepherd_core.bmdb.listings.decommissioning import RemovalRequest
 from shepherd_core.bmdb.machines import lookup
 from shepherd_core.domain.clock import Clock, Deadline
@@ -162,17 +161,6 @@ class AgentStarts(Arranged):
         self._pool.fill_disk(self._pool.names()[0])
         return Environment(self._fleet, pool=self._pool)
 
-    def function_settings(self) -> dict[str, str]:
-        listing = self._agent.with_name("machines.json")
-        listing.write_text(self._listing())
-        return {
-            "SHEPHERD_PROVIDER": "static",
-            "SHEPHERD_PROVIDER_MACHINES": str(listing),
-            "SHEPHERD_AGENT_SOURCE": str(self._agent),
-            "SHEPHERD_SSH_PORT": str(self._pool.port),
-            "SHEPHERD_CONCURRENCY": "1",
-        }
-
     def _listing(self) -> str:
         at = {name: self.access.addresses.get(name, self._pool.address(name)) for name in self._pool.names()}
         return json.dumps([{"ID": name, "Addr": at[name]} for name in at])
@@ -260,9 +248,6 @@ class Reports(Arranged):
         ]
         self._faults = []
         return environment
-
-    def request(self) -> AgentRequest:
-        return next(agent.request(message) for agent, message in self._unanswered[1:])
 
     def tick(self, environment: Environment, points: Points) -> object:
         api = endpoint(environment.connect())

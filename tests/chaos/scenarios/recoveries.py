@@ -21,8 +21,9 @@ from simulator.environment.faults import FakeAnswer
 from tests.chaos.crash_points import Context
 from tests.chaos.scenarios.fleet_operation import Machines
 from tests.chaos.scenarios.loops import Arranged
-from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment, run
+from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment, provision, run, update
 from tests.support import defaults
+from tests.support.bmdb.fleet import HOUR
 
 _STEPS = ["reboot"] * 3 + ["power-cycle"] * 2
 """Of the default policy, before it quarantines a machine."""
@@ -140,6 +141,29 @@ class Reboots(Recoveries):
         )
         machines = list(matching(connection, Search(machine_ids=(machine_id,))))
         return list(step.carry_out(machines, server.now(connection), "an operator: chaos", "chaos"))
+
+
+class Crowd(Recoveries):
+    """Free capacity, and machines that do not report among many that do."""
+
+    name = "processes"
+
+    def arrange(self) -> Environment:
+        capacity, unhealthy, healthy = 6, 4, 30
+        environment = Environment(self._fleet, reservations=capacity, margin_seconds=1.0)
+        self._unhealthy = environment.unhealthy(unhealthy)
+        environment.add_healthy(healthy)
+        environment.limit = unhealthy + healthy + capacity - 1
+        return environment
+
+    def tick(self, environment: Environment, points: Context) -> Mapping[Metric, float]:
+        provider, connection = self.access.equinix(environment, points.clock), self.access.connect(environment)
+        provision(provider, connection, points.clock, environment.limit)
+        update(provider, connection, points.clock, HOUR)
+        return super().tick(environment, points)
+
+    def missing(self, environment: Environment) -> list[str]:
+        return super().missing(environment) + environment.unprovided(environment.limit)
 
 
 class Looks(Recoveries):

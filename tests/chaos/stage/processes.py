@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, replace
@@ -21,7 +21,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, NoReturn
-from uuid import UUID
 
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.agent.endpoint import AgentRequest
@@ -34,6 +33,7 @@ from tests.chaos.crash_points import KillAt, Points
 from tests.chaos.explore import SOON_SECONDS, Explored, converge
 from tests.chaos.invariants import violations
 from tests.chaos.scenarios.loops import Scenario
+from tests.chaos.scenarios.recoveries import Crowd
 from tests.chaos.stage.environment import (
     API_KEY,
     MACHINE_SECONDS,
@@ -43,7 +43,6 @@ from tests.chaos.stage.environment import (
     Environment,
 )
 from tests.support.agents.signed_agent import SignedAgent
-from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import Fleet
 from tests.support.providers.scripted_http import Answer, Request, said, scripted_server
 
@@ -64,9 +63,6 @@ _CORE = ("wiring.loops", "wiring.agent_endpoint", "adapters.aws.secrets", "adapt
 _LIBRARIES = ("boto3", "aws_lambda_powertools.utilities.parameters")
 _FORKING.set_forkserver_preload(["__main__", __name__, *_LIBRARIES, *(f"shepherd_core.{name}" for name in _CORE)])
 _LOAD_SESSION_SECONDS = 2.0
-_MARGIN_SECONDS = 1.0
-_CAPACITY, _UNHEALTHY, _HEALTHY = 6, 4, 30
-_ROUNDS = 12
 
 
 class KillSelf(KillAt):
@@ -215,25 +211,12 @@ def event_of(request: AgentRequest) -> dict[str, Any]:
     }
 
 
-def explore_processes(
-    scenario: Scenario,
-    functions: Functions,
-    numbers: range,
-    event: Callable[[], object] = lambda: None,
-    settings: Mapping[str, str] | None = None,
-    pace: Pace = PACE,
-) -> Explored:
-    """
-    Kill the function of *scenario* before and after the effects with these *numbers*, then let it converge.
-
-    *event* returns the function's event, None: the one of its schedule. *settings* are environment variables.
-    """
-    explored, function = Explored(), scenario.name.partition(",")[0]
+def explore_processes(scenario: Scenario, functions: Functions, numbers: range) -> Explored:
+    """Kill the function of *scenario* before and after the effects with these *numbers*, then let it converge."""
+    explored = Explored()
     for number, after in itertools.product(numbers, (False, True)):
         with closing(scenario.arrange()) as environment:
-            ended = functions.invoke(
-                environment, function, event=event(), at=number, after=after, settings=settings, pace=pace
-            )
+            ended = functions.invoke(environment, scenario.name, at=number, after=after)
             if ended.how != "killed":
                 explored.broken += [f"{scenario.name}, a process: {ended.told}"] if ended.how == "failed" else []
                 return explored
@@ -248,14 +231,11 @@ def load(fleet: Fleet, functions: Functions, at_once: int, seconds: float, seed:
     """
     Run random functions in one environment for *seconds*, in *at_once* processes, and kill some of them.
 
-    Then run the schedules, one function at a time, until nothing is missing.
+    Then let the schedules continue until nothing is missing.
     """
     loaded, lock, end = Explored(), threading.Lock(), time.monotonic() + seconds
-    pace = replace(PACE, session_seconds=_LOAD_SESSION_SECONDS)
-    environment = Environment(fleet, reservations=_CAPACITY, margin_seconds=_MARGIN_SECONDS)
-    unhealthy = environment.unhealthy(_UNHEALTHY)
-    environment.add_healthy(_HEALTHY)
-    environment.limit = _UNHEALTHY + _HEALTHY + _CAPACITY - 1
+    pace, crowd = replace(PACE, session_seconds=_LOAD_SESSION_SECONDS), Crowd(fleet)
+    environment = crowd.arrange()
     agents = [SignedAgent(fleet, machine_id) for machine_id in environment.healthy[:4]]
 
     def work(by: int) -> None:
@@ -282,32 +262,5 @@ def load(fleet: Fleet, functions: Functions, at_once: int, seconds: float, seed:
             time.sleep(0.05)
         for worker in workers:
             worker.result()
-        loaded.broken += [] if loaded.broken else _converge(environment, functions, unhealthy)
+        loaded.broken += [] if loaded.broken else converge(crowd, environment, loaded, SOON_SECONDS)
     return loaded
-
-
-def _converge(environment: Environment, functions: Functions, unhealthy: list[UUID]) -> list[str]:
-    missing: list[str] = []
-    for _ in range(_ROUNDS):
-        environment.pass_time(SOON_SECONDS)
-        for function in ("provisioner", "recoverer", "updater"):
-            ended = functions.invoke(environment, function)
-            if ended.how != "done":
-                return [f"{function}, undisturbed, failed: {ended.told}"]
-        if broken := violations(environment):
-            return broken
-        missing = _missing(environment, unhealthy)
-        if not missing:
-            return []
-    return missing
-
-
-def _missing(environment: Environment, unhealthy: list[UUID]) -> list[str]:
-    acted = {device.id for device in environment.api.snapshot() if device.actions_taken}
-    found = environment.unprovided(environment.limit)
-    found += [
-        f"{each} was not rebooted"
-        for name, each in provided(environment.fleet).items()
-        if each in unhealthy and name not in acted and not environment.counts_as_rebooted(each)
-    ]
-    return found + [f"there is still work on {row[0]}" for row in environment.fleet.sql("SELECT machine_id FROM work")]

@@ -6,9 +6,7 @@ A sample of the schedules; ``make chaos`` plays more. ``CHAOS_SEED=N`` replays t
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from itertools import combinations, count, takewhile
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -20,7 +18,6 @@ from tests.chaos.crash_points import Points
 from tests.chaos.sample import SECONDS, SEED, WHOLE, chance, more
 from tests.chaos.scenarios.fleet_operation import COMMANDS, FleetOperation, OperatorsAndAgents, SshBrake, TwoStacks
 from tests.chaos.scenarios.loops import (
-    AgentStarts,
     Decommissioning,
     OneCapacity,
     Provisioning,
@@ -32,7 +29,7 @@ from tests.chaos.scenarios.recoveries import Reboots, Recoveries
 from tests.chaos.schedules import Chance, Concurrent, Play, play, play_all, play_seeds
 from tests.chaos.stage import processes
 from tests.chaos.stage.environment import Environment
-from tests.chaos.stage.processes import PACE, Functions, event_of, explore_processes, load
+from tests.chaos.stage.processes import Functions, explore_processes, load
 from tests.integration.chaos.conftest import Check
 from tests.support.bmdb.fleet import LEVELS, Fleet
 
@@ -130,38 +127,13 @@ def functions(racked: tuple[MachinePool, str]) -> Iterator[Functions]:
         yield functions
 
 
-# A process uses its own dialer, so that steps over SSH are no crash points there.
-@pytest.mark.parametrize(
-    ("name", "every"),
-    [("provisioner", 2), ("recoverer", 2), ("updater", 2), ("agent_api", 1), ("initializer", 1)][: 5 if SECONDS else 1],
-)
+@pytest.mark.parametrize("make", [Provisioning, Recoveries, Updates][: 3 if SECONDS else 1], ids=lambda make: make.name)
 def test_after_sigkill_the_next_invocations_repair_everything(
-    real_time: Fleet,
-    functions: Functions,
-    racked: tuple[MachinePool, str],
-    tmp_path: Path,
-    name: str,
-    every: int,
-    check: Check,
+    real_time: Fleet, functions: Functions, make: Callable[[Fleet], Scenario], check: Check
 ) -> None:
     effect = chance("a process").randint(1, EFFECTS)
-    reports, starts = Reports(real_time), AgentStarts(real_time, *racked, tmp_path)
-    scenarios: dict[str, Scenario] = {
-        "provisioner": Provisioning(real_time),
-        "recoverer": Recoveries(real_time),
-        "updater": Updates(real_time),
-        "agent_api": reports,
-        "initializer": starts,
-    }
-    scenario = scenarios[name]
-    explored = explore_processes(
-        scenario,
-        functions,
-        range(1, 1_000, every) if SECONDS else range(effect, effect + 1),
-        (lambda: event_of(reports.request())) if scenario is reports else lambda: None,
-        starts.function_settings() if scenario is starts else None,
-        replace(PACE, connect_seconds=5) if scenario is starts else PACE,
-    )
+    numbers = range(1, 1_000, 2) if SECONDS else range(effect, effect + 1)
+    explored = explore_processes(make(real_time), functions, numbers)
     check(explored)
     assert explored.kills >= 2, "before it and after it"
 
