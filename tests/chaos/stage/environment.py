@@ -56,7 +56,6 @@ class Environment:
     """One environment, with the facts about the arranged fleet that the invariants need."""
 
     fleet: Fleet
-    clock: Clock = field(default_factory=SystemClock)
     reservations: int = 0
     pool: MachinePool | None = None
     limit: int = 0
@@ -217,7 +216,7 @@ class Access:
         if self.limits is None:
             return environment.connect()
         settings = self.bmdb or environment.fleet.settings
-        connection = Connection(settings, None, environment.clock, limits=self.limits)
+        connection = Connection(settings, None, SystemClock(), limits=self.limits)
         environment.fleet._connections.append(connection)
         return connection
 

@@ -11,29 +11,25 @@ BACKOFF = "tests/unit/domain/test_backoff.py"
 GROWTH = f"{BACKOFF}::test_intervals_grow_as_in_the_worked_examples[policy0-None-expected0]"
 
 
-def changed(file: str, old: str, new: str) -> Mutant:
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("    def next(", "    def nothing(", ("killed", GROWTH)),
+        # The tests must fail because of the mutant, not because of the copy or the way they are run.
+        ('"""', '"""Changed. ', ("survived", "1 tests")),
+        # Otherwise a sample would never end, or wait for a quarter of an hour.
+        ("        initial = max(", "        while True: pass\n        initial = max(", ("hung", "")),
+    ],
+    ids=["detectable", "equivalent", "hangs"],
+)
+def test_each_mutant_has_its_verdict(
+    monkeypatch: pytest.MonkeyPatch, old: str, new: str, told: tuple[str, str]
+) -> None:
+    monkeypatch.setenv("MUTANTS_PATIENCE", "5")
+    file = "domain/backoff.py"
     start = source(file).index(old)
-    return Mutant(file, "Backoff.next", start, start + len(old), new)
-
-
-def trial() -> list[Trial]:
-    return [Trial(GROWTH, 0.1, frozenset({"domain/backoff.py:Backoff.next"}))]
-
-
-def test_a_detectable_mutant_is_killed() -> None:
-    assert verdict(changed("domain/backoff.py", "    def next(", "    def nothing("), trial()) == ("killed", GROWTH)
-
-
-def test_an_equivalent_mutant_survives() -> None:
-    """The tests must fail because of the mutant, not because of the copy or the way they are run."""
-    assert verdict(changed("domain/backoff.py", '"""', '"""Changed. '), trial()) == ("survived", "1 tests")
-
-
-def test_a_mutant_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a sample would never end, or wait for a quarter of an hour."""
-    monkeypatch.setenv("MUTANTS_PATIENCE", "1")
-    mutant = changed("domain/backoff.py", "        initial = max(", "        while True: pass\n        initial = max(")
-    assert verdict(mutant, trial()) == ("hung", "")
+    mutant = Mutant(file, "Backoff.next", start, start + len(old), new)
+    assert verdict(mutant, [Trial(GROWTH, 0.1, frozenset({f"{file}:Backoff.next"}))]) == told
 
 
 def test_the_code_that_a_test_reaches_is_recorded() -> None:
