@@ -37,7 +37,6 @@ DATABASE_SECONDS = 0.5
 PATIENT_SECONDS = 30.0
 MACHINE_SECONDS = 2.0
 """Time for a machine where an answer may never come."""
-DELAY_SECONDS = 0.003
 _FAR = "127.43.0.1"
 """The address of the proxy to a machine's SSH."""
 
@@ -118,13 +117,13 @@ def _broken(scenario: FaultyScenario, link: Link, explored: Explored, place: Bre
     return True
 
 
-def slowly(scenario: FaultyScenario, link: Link, *, trickling: bool) -> list[str]:
-    """Return the differences between a tick over a fast link and one that is slow, or that forwards byte by byte."""
+def trickled(scenario: FaultyScenario, link: Link) -> list[str]:
+    """Return the differences between a tick over a fast link and one that forwards byte by byte."""
     told: list[dict[Metric, float]] = []
-    for slow in (False, True):
+    for trickling in (False, True):
         environment = scenario.arrange()
         with _between(scenario, link, environment, patient=True) as proxy:
-            proxy.trickling, proxy.delay_seconds = slow and trickling, DELAY_SECONDS * (slow and not trickling)
+            proxy.trickling = trickling
             counts = scenario.tick(environment, Context(SkippingClock()))
             told.append({metric: count for metric, count in counts.items() if metric is not Metric.OLDEST_DUE_AGE})
             environment.fleet.disconnect()

@@ -12,8 +12,8 @@ from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.domain.errors.bmdb import CommitUnknown
 
 from simulator.machines.pool import MachinePool
-from tests.chaos.network import FaultyScenario, FewRecoveries, Link, explore, slowly
-from tests.chaos.sample import SECONDS, SEED, WHOLE, chance, drawn
+from tests.chaos.network import FaultyScenario, FewRecoveries, Link, explore, trickled
+from tests.chaos.sample import SECONDS, WHOLE, chance
 from tests.chaos.scenarios.loops import AgentStarts, Provisioning, Updates
 from tests.integration.chaos.conftest import Check
 from tests.support.bmdb.breaking_connection import WHERE, Break, BreakingConnection
@@ -70,9 +70,8 @@ def test_a_connection_broken_at_any_exchange_keeps_every_promise(
 
 
 @every_link
-def test_a_slow_network_changes_nothing(faulty: Callable[[str], FaultyScenario], loop: str, link: Link) -> None:
-    for trickling in drawn((False, True), (loop, link)):
-        assert slowly(faulty(loop), link, trickling=trickling) == [], f"seed {SEED}"
+def test_a_trickling_network_changes_nothing(faulty: Callable[[str], FaultyScenario], loop: str, link: Link) -> None:
+    assert trickled(faulty(loop), link) == []
 
 
 def test_a_connection_cut_off_soon_frees_its_locks(fleet: Fleet) -> None:

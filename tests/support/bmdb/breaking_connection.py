@@ -100,7 +100,7 @@ class _Exchange:
 
 
 class Proxy(TcpProxy):
-    """Forwards data, slowly if configured, and breaks one connection if armed."""
+    """Forwards data, byte by byte if configured, and breaks one connection if armed."""
 
     def __init__(
         self, target: Path | tuple[str, int], address: str = "127.0.0.1", *, port: int = 0, speaks_sql: bool = False
@@ -117,8 +117,6 @@ class Proxy(TcpProxy):
         """The requests in order; for PostgreSQL with their kind."""
         self.broke = False
         """Whether the break that was armed has happened."""
-        self.delay_seconds = 0.0
-        """Delay of every piece of data."""
         self.trickling = False
         """Whether bytes are forwarded one by one."""
         super().__init__(target, address, port=port)
@@ -228,8 +226,6 @@ class Proxy(TcpProxy):
             self._over.wait()
 
     def _pass_on(self, data: bytes, sink: socket.socket) -> None:
-        if self.delay_seconds:
-            time.sleep(self.delay_seconds)
         if not self.trickling:
             sink.sendall(data)
             return
