@@ -108,6 +108,7 @@ def test_a_dry_run_answers_what_the_next_run_does(
     done = invoke(loop)
     if loop == "provisioner":
         assert [each["capacity"]["reservation_id"] for each in answer["plan"]["create"]] == [f"{PROJECT}/2"]
+        assert answer["plan"]["managed"] == 1
         assert (done["created"], len(provided(fleet))) == (1, 2)
         assert [key["public_key"] for key in latitude.keys.values()] == [PUBLIC_LINE]
     else:
