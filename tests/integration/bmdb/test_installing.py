@@ -38,6 +38,7 @@ def test_a_request_is_newer_than_any_request_or_report(
         fleet.request_installation(machine_id, requested)
     if reported is not None:
         fleet.report_installation(machine_id, reported)
+    assert installation.load(connection, machine_id).pending is (requested is not None and requested != reported)
     assert ask(connection, machine_id) == generation
     found = installation.load(connection, machine_id)
     assert found.request is not None
@@ -81,6 +82,18 @@ def test_a_request_that_waits_for_another_sees_its_change(fleet: Fleet, asked_be
     )
     assert asked is None
     assert installation.load(fleet.connection, machine_id).next_generation == 3
+
+
+def test_a_request_dates_from_when_it_is_recorded(fleet: Fleet) -> None:
+    machine_id, moments, concurrent = fleet.started_machine(), [], fleet.connect()
+    fleet.held_up(
+        "UPDATE machine_provided SET provider_status = provider_status",
+        lambda: ask(concurrent, machine_id),
+        lambda: moments.extend(fleet.sql("SELECT clock_timestamp()")[0]),
+    )
+    request = installation.load(fleet.connection, machine_id).request
+    assert request is not None
+    assert request.requested_at >= moments[0]
 
 
 def test_a_machine_that_is_not_provided_gets_no_installation(fleet: Fleet, connection: Connection) -> None:

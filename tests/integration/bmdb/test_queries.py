@@ -6,7 +6,7 @@ import pytest
 from shepherd_core.bmdb.agents import reports
 from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import lookup, overview, pauses
-from shepherd_core.bmdb.machines.search import matching
+from shepherd_core.bmdb.machines.search import Search, matching
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.wire import server
 from shepherd_core.bmdb.work import history, work
@@ -18,6 +18,7 @@ from shepherd_core.domain.errors.kinds import FailureKind
 from shepherd_core.domain.errors.machine import AgentExited, MalformedAnswer, TakeoverFailed
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.records import BadAgent
+from shepherd_core.domain.states import State
 
 from shepherdctl.descriptions.conditions import old_transaction
 from tests.support.agents.heartbeats import record_heartbeat
@@ -69,6 +70,20 @@ def test_the_list_shows_what_machines_need_and_what_blocks_them(fleet: Fleet, co
         "paused": ("static", START, False, False, [pause_id]),
         "in work": ("static", START, False, True, []),
     }
+
+
+def test_a_search_by_state_finds_each_machine_once(fleet: Fleet, connection: Connection) -> None:
+    """It examines 500 machines one by one, and finds the rest at once."""
+    fleet.sql("INSERT INTO machines SELECT gen_random_uuid(), now() FROM generate_series(1, 600)")
+    fleet.sql("INSERT INTO machine_creation_intent SELECT machine_id, 'static', NULL, now() FROM machines")
+    found = [each.machine_id for each in matching(connection, Search(states=(State.CREATING,)))]
+    assert (len(found), len(set(found))) == (600, 600)
+
+
+def test_a_reboot_is_shown_of_its_machine_alone(fleet: Fleet, connection: Connection) -> None:
+    rebooted, other = fleet.started_machine(), fleet.started_machine()
+    fleet.sql("INSERT INTO machine_rebooted VALUES (:id, now(), now())", id=rebooted)
+    assert [lookup.show_machine(connection, each).rebooted_at is None for each in (rebooted, other)] == [False, True]
 
 
 def test_a_machine_is_found_by_what_operators_see(fleet: Fleet, connection: Connection) -> None:

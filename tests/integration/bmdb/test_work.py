@@ -3,17 +3,18 @@
 from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from shepherd_core.bmdb.agents import host_keys
+from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.work import work
 from shepherd_core.bmdb.work.work import AgentStarted, Failure
 from shepherd_core.domain.backoff import Backoff
 from shepherd_core.domain.errors import SecretMissing, ShepherdError
-from shepherd_core.domain.errors.bmdb import WorkConflict
+from shepherd_core.domain.errors.bmdb import MachineUnknown, WorkConflict
 from shepherd_core.domain.errors.machine import NoAddress, SshTimedOut
 from shepherd_core.domain.machine import HostKeyOrigin, Process, ProviderId
 from shepherd_core.domain.remediation import REINSTALL, USUAL_TIMEOUTS, NextStep, Step
@@ -21,7 +22,7 @@ from shepherd_core.settings.functions.specs import PROCESS_OF_LOOP
 
 from tests.support import defaults
 from tests.support.bmdb import work_ends
-from tests.support.bmdb.fleet import Fleet, claimed, ids
+from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, ids
 from tests.support.bmdb.work_ends import ENDS, End
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
@@ -171,6 +172,16 @@ def test_work_on_a_named_machine_begins_due_or_not(fleet: Fleet, session: Sessio
     assert claimed(session, START) == []
     work.cancel(session, [held])
     assert ids(claimed(session, START)) == [machine_id]
+    with pytest.raises(MachineUnknown):
+        work.lock_machine(session, START, uuid4())
+
+
+def test_a_paused_machine_takes_no_place_of_another(fleet: Fleet, session: Session) -> None:
+    """At most 2,000 candidates are read: those that no claim would take could fill all places."""
+    paused, other = fleet.provided_machine(), fleet.provided_machine()
+    pauses.pause(fleet.connection, owner="me", reason="?", machine_id=paused)
+    found = work.candidates(session, START, PROVIDER)
+    assert ([each.machine_id for each in found.machines], found.total) == ([other], 1)
 
 
 # The machines that a claim returns, at the boundaries of time; tests of ready machines have every kind of facts.

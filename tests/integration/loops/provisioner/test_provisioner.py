@@ -177,6 +177,16 @@ def test_an_invocation_killed_anywhere_is_completed_by_the_next(
         assert fleet.sql("SELECT count(*) FROM machines") == [[3]]
 
 
+def test_a_creation_that_was_interrupted_delays_the_next_one(fleet: Fleet, run: Run) -> None:
+    """The provider has created a machine, whoever records it."""
+    edge = Edge(Cloud(1))
+    edge.after["create_machine"] = failing(Killed())
+    with pytest.raises(Killed):
+        run(edge)
+    assert run(edge)[Metric.INTENTS_COMPLETED] == 1
+    assert fleet.sql("SELECT last_creation_at > now() - interval '1 minute' FROM provisioner_lock") == [[True]]
+
+
 @pytest.mark.parametrize("seconds", [0, 31], ids=["as it was", "with its session over"])
 @pytest.mark.parametrize("step", STEPS, ids=" ".join)
 def test_an_invocation_whose_session_expired_does_nothing(
