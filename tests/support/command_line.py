@@ -50,7 +50,6 @@ COMMAND = typer.main.get_command(app)
 
 
 def every_command(group: Any = COMMAND, words: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """Return every command by the words that call it."""
     found: dict[tuple[str, ...], Any] = {}
     for name, each in group.commands.items():
         inner = hasattr(each, "commands")
@@ -63,7 +62,6 @@ for module in (typer.main, typer.testing):
 
 
 def commands() -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield every command once, with its words."""
     return ((words, command) for words, command in every_command().items() if not command.hidden)
 
 

@@ -1,5 +1,3 @@
-"""The web console of a database, as a server of this process, and those who ask it."""
-
 import re
 import subprocess
 from collections.abc import Iterator

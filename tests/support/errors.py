@@ -1,5 +1,3 @@
-"""The exceptions that ``shepherd_core.domain.errors`` and its modules define."""
-
 import inspect
 from importlib import import_module
 from pkgutil import iter_modules

@@ -1,5 +1,3 @@
-"""The tables of docs/metrics.md."""
-
 import re
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Commands that run to their end, and the processes below this one, as Linux tells them."""
-
 import os
 import resource
 import subprocess
@@ -11,7 +9,6 @@ _PROC = Path("/proc")
 
 
 def ran(*command: str | Path, status: int = 0, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run *command* to its end, which has this exit *status*; *options* are those of ``subprocess.run``."""
     done = subprocess.run(command, check=False, capture_output=True, text=True, **options)
     assert done.returncode == status, done.stdout + done.stderr
     return done

@@ -1,5 +1,3 @@
-"""The commands that a page shows, with what they print."""
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Waiting for what other threads and processes do."""
-
 import time
 from collections.abc import Callable
 from typing import TypeVar

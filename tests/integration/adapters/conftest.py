@@ -1,5 +1,3 @@
-"""A machine at the far end of SSH."""
-
 import faulthandler
 from collections.abc import Iterator
 from contextlib import closing

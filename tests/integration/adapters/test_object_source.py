@@ -48,7 +48,6 @@ def _s3_refusal(status: int, code: str) -> Answer:
 
 
 def _assert_true(file: AgentFile, content: bytes) -> None:
-    """Fail unless all that *file* says of itself is true of *content*."""
     with file.open() as opened:
         assert opened.read() == content
     assert file.sha256 == hashlib.sha256(content).hexdigest()

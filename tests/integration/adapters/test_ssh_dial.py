@@ -1,5 +1,3 @@
-"""Connecting to machines: host keys, the name of each failure, and deadlines."""
-
 import logging
 import resource
 import socket

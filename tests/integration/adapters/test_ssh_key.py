@@ -1,5 +1,3 @@
-"""Our keys: what other programs make of them, and we of theirs."""
-
 from collections.abc import Callable
 
 import asyncssh

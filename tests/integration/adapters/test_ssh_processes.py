@@ -1,5 +1,3 @@
-"""The processes that talk to machines: their limits, what they know, and how they end."""
-
 import os
 import resource
 import signal

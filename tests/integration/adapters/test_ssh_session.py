@@ -304,7 +304,6 @@ FLOOD = "head -c 5000000 /dev/zero | tr '\\0' e >&2"
 def test_program_gets_its_input_and_gives_its_output(
     server: SshServer, path: Path, text: str, stdin: bytes, result: RunResult
 ) -> None:
-    """What counts is its exit status."""
     assert start(server, script(text), path, stdin) == result
 
 

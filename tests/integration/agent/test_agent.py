@@ -1,5 +1,3 @@
-"""The agent on machines: what the Initializer, the Recoverer and the callback API rely on."""
-
 import datetime as dt
 import fcntl
 import os
@@ -89,7 +87,6 @@ def _start(client: Client, machine: str, endpoint: str, machine_id: str = "id", 
 
 
 def _refusal(result: Result) -> str:
-    """Return the reason for a refused takeover, which is told on both streams."""
     reason = TakeoverResponse.FromString(result.output).error.message
     assert (result.status, result.errors) == (1, f"shepherd-agent: {reason}\n".encode())
     return reason

@@ -216,8 +216,6 @@ def test_a_former_agent_is_not_believed_any_more(
 
 
 class Interrupted(Connection):
-    """A connection of the product, with a moment between two of its round trips."""
-
     after = "reporting_agent"
     meanwhile: Callable[[], object]
 

@@ -1,5 +1,3 @@
-"""The function that agents report to, as its endpoints call it."""
-
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterator

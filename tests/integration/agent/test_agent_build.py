@@ -1,5 +1,3 @@
-"""The agent is one file that any machine can run."""
-
 import ast
 import shutil
 import sys

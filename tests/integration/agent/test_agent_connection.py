@@ -1,5 +1,3 @@
-"""The agent's connection to its endpoint: kept, resumed, and never a reason to lose a heartbeat."""
-
 import socket
 import ssl
 import threading
@@ -50,7 +48,6 @@ class HttpsServer:
         self._server.close()
 
     def _answer(self, request: HttpRequest) -> Reply | None:
-        """Answer, or end the connection, or keep the client waiting until the event is set."""
         self.requests.append(request)
         treatment = self.treatments.pop(0) if len(self.treatments) > 1 else self.treatments[0]
         if isinstance(treatment, threading.Event):

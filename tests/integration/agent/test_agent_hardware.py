@@ -1,5 +1,3 @@
-"""The hardware report, from the files in which kernels describe machines."""
-
 import os
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""What agents send to the endpoint, and what they make of the answers."""
-
 import fcntl
 import gc
 import os
@@ -88,7 +86,6 @@ def agent(server: AgentServer, tmp_path: Path) -> Agent:
 
 @pytest.fixture
 def runs(agent: Agent, tmp_path: Path) -> Path:
-    """Return the file into which the agent's command writes a line whenever it is run."""
     agent.configure(f"echo run >>{tmp_path}/runs")
     return tmp_path / "runs"
 

@@ -43,7 +43,6 @@ class Combination(NamedTuple):
         return requested == reported and result == "Success"
 
     def model(self) -> Model:
-        """Return a model of this machine, which knows whether it may be claimed."""
         heard = self.heard is not None and (self.started is None or self.heard <= self.started)
         machine = Machine(
             back_by=NOW if heard else NOW + 1,  # what deletes an agent and leaves its heartbeat gives a grace

@@ -87,8 +87,6 @@ class Pause:
 
 @dataclass
 class Session:
-    """Alive until its deadline, or until it is closed."""
-
     seconds: int
     deadline: int
 
@@ -133,7 +131,6 @@ class Model:
         self.expire(session)
 
     def expire(self, session: int) -> None:
-        """Move the deadline to this moment, unless it has passed."""
         self.sessions[session].deadline = min(self.sessions[session].deadline, self.now)
 
     # Work.
@@ -183,7 +180,6 @@ class Model:
         return True
 
     def may_interrupt(self, session: int, machine: int) -> bool:
-        """Return whether a machine that was claimed for recovery may be interrupted at this moment."""
         self.require(session)
         found = self.machines[machine]
         if found.needs is Process.RECOVERY:

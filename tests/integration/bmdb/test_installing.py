@@ -1,5 +1,3 @@
-"""Installation requests: each has its own generation, and is made knowing the previous one."""
-
 from collections.abc import Callable
 from typing import get_args
 from uuid import UUID

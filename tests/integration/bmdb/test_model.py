@@ -646,7 +646,6 @@ _REASONS: dict[str, Exception] = {
 
 
 def _end(session: Session, works: list[work.Work], how: str) -> set[UUID]:
-    """End work; a step that is on record was not taken, unless they are done."""
     process = works[0].process
     if how in _REASONS and process is Process.RECOVERY:
         return remediation.leave_alone(session, dict.fromkeys(works, _REASONS[how]), BACKOFF)

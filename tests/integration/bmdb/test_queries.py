@@ -1,5 +1,3 @@
-"""Facts about machines that are written outside of work, and queries for operators."""
-
 from uuid import UUID, uuid4
 
 import pytest

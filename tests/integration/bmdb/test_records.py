@@ -1,5 +1,3 @@
-"""Each statement's columns are the fields of its record, with their types."""
-
 import builtins
 import re
 import types

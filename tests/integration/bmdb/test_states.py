@@ -1,5 +1,3 @@
-"""The states of machines: what the BMDB says follows from the facts, and what becomes of them is what is drawn."""
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -85,8 +83,6 @@ KNOWN = [
 
 
 class Recorder:
-    """Does things to machines, and sees which go from one state to another."""
-
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self.connection = fleet.connection
@@ -98,7 +94,6 @@ class Recorder:
         """It holds the lock of the provider."""
 
     def begin(self) -> None:
-        """Plant machines anew."""
         self.fleet.empty()
         self.machines = list(plant(self.fleet, KNOWN))
         self.states = self._read()
@@ -114,7 +109,6 @@ class Recorder:
         return {row[0]: State(row[1]) for row in self.fleet.sql("SELECT machine_id, state FROM machine_states")}
 
     def create(self) -> None:
-        """Create a machine, try to create another, and adopt a third."""
         created, not_created = (provisioning.create_intent(self.session, PROVIDER, None) for _ in range(2))
         assert created is not None
         assert not_created is not None

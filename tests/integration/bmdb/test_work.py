@@ -1,5 +1,3 @@
-"""Work: one lock for each machine, begun by a claim or by name, ended once, and what each end changes."""
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import cast

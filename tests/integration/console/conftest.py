@@ -1,5 +1,3 @@
-"""A console of the test's fleet, and somebody who reads it."""
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,5 +1,3 @@
-"""The commands that the pages show for what they show: the real command line takes them."""
-
 from datetime import timedelta
 from html import unescape
 from urllib.parse import unquote_plus

@@ -1,5 +1,3 @@
-"""Who may read the console, and what a browser may do with its pages; and what it is told when that fails."""
-
 import http.client
 import os
 import socket

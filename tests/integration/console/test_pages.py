@@ -1,5 +1,3 @@
-"""What the console's pages show: the same as the commands."""
-
 import csv
 import io
 import re

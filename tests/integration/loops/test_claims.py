@@ -187,7 +187,6 @@ class Functions:
         return {row[0] for row in self.fleet.sql("SELECT machine_id FROM machine_quarantine")}
 
     def open(self) -> set[UUID]:
-        """Return the machines that still need an agent."""
         return {row[0] for row in self.fleet.sql("SELECT machine_id FROM machine_need WHERE process = :p", p=START)}
 
 

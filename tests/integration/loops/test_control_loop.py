@@ -1,5 +1,3 @@
-"""The runner of the loops, with work that the tests make up and the BMDB as it is."""
-
 from __future__ import annotations
 
 import threading

@@ -1,5 +1,3 @@
-"""The Initializer, against simulated machines with real SSH, the real agent, and agents that misbehave."""
-
 import base64
 import io
 import json
@@ -135,7 +133,6 @@ class InitializerSetup:
         return lookup.show_machine(self.fleet.connection, machine_id)
 
     def lose_agent(self, machine_id: UUID) -> None:
-        """Let the machine need an agent again, as after a recovery that is long over."""
         self.fleet.change(f"DELETE FROM machine_agent_started WHERE machine_id = '{machine_id}'")
 
 

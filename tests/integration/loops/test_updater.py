@@ -1,5 +1,3 @@
-"""The Updater, between a provider and the BMDB as it is, interrupted wherever it can be."""
-
 from collections.abc import Callable
 from typing import Any
 

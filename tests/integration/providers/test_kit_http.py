@@ -1,5 +1,3 @@
-"""How requests of adapters over HTTP behave when the network, the API or the credential does not."""
-
 import gzip
 import re
 import threading

@@ -1,5 +1,3 @@
-"""Providers of other packages: found by their entry point, and named if they are broken."""
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,7 +62,6 @@ def build(settings, context): return Acme()
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Return a folder for packages that Python finds."""
     monkeypatch.syspath_prepend(tmp_path)
     providers.installed.cache_clear()
     before = {*sys.modules}

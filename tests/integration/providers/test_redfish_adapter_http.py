@@ -1,5 +1,3 @@
-"""How the redfish adapter talks to BMCs that are slow, broken, full, or not who they should be."""
-
 import json
 import socket
 import threading
@@ -31,7 +29,6 @@ SECRET = "/shepherd/bmc/rack-001"
 
 @pytest.fixture
 def site(tmp_path: Path, clock: ManualClock, deadline: Deadline) -> Iterator[Site]:
-    """Return a rack of one machine, whose entry names its system."""
     pool = NoHardware()
     with RedfishRack(pool, tmp_path, machines=1) as rack:
         rack.entries[0]["System"] = rack.bmcs[NAME].system

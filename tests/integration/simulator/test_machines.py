@@ -1,5 +1,3 @@
-"""Simulated machines behave like real ones where the loops' tests and the demo rely on it."""
-
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +16,6 @@ SLEEPER = b"#!/bin/sh\nsetsid sleep 1000 </dev/null >/dev/null 2>&1 &\n"
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
-    """Return a client of an empty pool whose machines boot fast."""
     with MachinePool(tmp_path / "pool", 0, boot_seconds=0.02) as pool:
         yield Client(pool)
 

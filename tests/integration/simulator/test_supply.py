@@ -1,5 +1,3 @@
-"""Machine sources of the simulator: the adapters find in them what the functions are told of them."""
-
 from pathlib import Path
 from uuid import uuid4
 

@@ -28,8 +28,6 @@ jumps = pytest.mark.parametrize("seconds", JUMPS.values(), ids=JUMPS)
 
 
 class InProcess:
-    """The way of an agent to an agent API in this process."""
-
     def __init__(self, api: AgentApi) -> None:
         self._api = api
 
@@ -62,7 +60,6 @@ class Agent:
         self._clock, self._behind = clock, clock.behind
 
     def reports(self, attempts: int = 1) -> bool:
-        """Send a heartbeat, and return whether it was accepted."""
         # A jump is told as one of everybody else, so what the agent remembers moves as well.
         self._reporter._clock._last -= round((self._clock.behind - self._behind) * 1000)
         self._behind = self._clock.behind

@@ -1,5 +1,3 @@
-"""What a heartbeat writes: nothing is written more often, so each row, lock and byte counts."""
-
 import json
 import re
 from typing import Any

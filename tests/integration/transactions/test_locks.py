@@ -70,8 +70,6 @@ class Joining(Connection):
 
 
 class Case:
-    """One machine, and all that may be done to it."""
-
     def __init__(self, fleet: Fleet, clock: ManualClock) -> None:
         self.fleet = fleet
         self.clock = clock

@@ -1,5 +1,3 @@
-"""Concurrent workers: in every interleaving, and at each isolation level, each machine has at most one worker."""
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext

@@ -1,5 +1,3 @@
-"""Ticks: each invocation of a loop leaves one row, by whatever its session is ended, and however often."""
-
 import json
 from typing import get_args
 

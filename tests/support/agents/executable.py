@@ -1,5 +1,3 @@
-"""Our agent, as a file that can be run."""
-
 from pathlib import Path
 
 from shepherd_core.adapters.agent_file import our_agent

@@ -1,5 +1,3 @@
-"""Heartbeats without a signature, for tests of what follows from a heartbeat."""
-
 from uuid import UUID
 
 from shepherd_core.bmdb.connection import Connection

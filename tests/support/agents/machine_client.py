@@ -60,7 +60,6 @@ class Client:
             sftp.chmod(path, 0o755)
 
     def run(self, name: str, command: str, stdin: bytes = b"") -> Result:
-        """Run a command until its session has ended."""
         with self.login(name) as ssh:
             feed, output, errors = ssh.exec_command(command, timeout=WAIT_SECONDS)
             feed.write(stdin)

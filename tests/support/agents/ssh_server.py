@@ -1,5 +1,3 @@
-"""A machine at the far end of SSH, in this process, that can be made to misbehave at each step."""
-
 import asyncio
 import os
 import shlex

@@ -122,7 +122,6 @@ class Proxy(TcpProxy):
         super().__init__(target, address, port=port)
 
     def arm(self, broken: Break) -> None:
-        """Break there, and count from 1."""
         self._break, self.broke = broken, False
         self.connections, self.names = 0, []
 
@@ -132,7 +131,6 @@ class Proxy(TcpProxy):
             late.let_go()
 
     def close(self) -> None:
-        """Break all connections, including stalled ones."""
         self.let_go()
         self._over.set()
         super().close()
@@ -200,7 +198,6 @@ class Proxy(TcpProxy):
         late.wait(stubborn=loss is not None and loss.stubborn)
 
     def _begin(self, exchange: _Exchange, name: str) -> None:
-        """Count an exchange, and decide where it breaks."""
         with self._counting:
             self.names.append(name)
             exchange.number = len(self.names)

@@ -1,5 +1,3 @@
-"""The Provisioner, providers with hooks where a test can interrupt it, and what must hold afterwards."""
-
 import json
 from collections import Counter
 from collections.abc import Callable

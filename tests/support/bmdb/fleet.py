@@ -1,5 +1,3 @@
-"""A BMDB with machines in every state; time passes when a test says so."""
-
 import json
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -195,7 +193,6 @@ class Fleet:
         return found
 
     def intended_machine(self) -> UUID:
-        """Return a machine that is being created."""
         machine_id = self.bare_machine()
         self.sql("INSERT INTO machine_creation_intent VALUES (:id, :provider)", id=machine_id, provider=PROVIDER)
         return machine_id
@@ -399,7 +396,6 @@ class Fleet:
         eventually(lambda: self.sql(f"SELECT {condition}", **parameters)[0][0], f"waited in vain for: {condition}")
 
     def blocked(self) -> int:
-        """Return how many statements wait for locks."""
         waiting = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
         return len(self.sql(waiting))
 

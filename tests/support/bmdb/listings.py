@@ -1,5 +1,3 @@
-"""A provider that lists what a test says, and machines on record that match."""
-
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_address

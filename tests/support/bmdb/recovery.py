@@ -1,5 +1,3 @@
-"""The environments of the Recoverer's tests: machines of the BMDB, and a provider that has them all."""
-
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -172,7 +170,6 @@ class OneMachine(RecoveryEnvironment):
     def lines(
         self, machine_id: UUID | None = None, process: Process = Process.RECOVERY
     ) -> list[tuple[str, str | None, str | None]]:
-        """Return the history of the machine, or another: event, step, and what was seen or why it failed."""
         rows = self.fleet.sql(
             "SELECT event, step, coalesce(seen, kind, failed_cause) FROM work_history "
             "WHERE machine_id = :id AND process = :process ORDER BY timestamp",
@@ -209,7 +206,6 @@ class OneMachine(RecoveryEnvironment):
         connection: Connection | None = None,
         seen_at: datetime | None = None,
     ) -> ActionOutcome:
-        """Take a step on a machine, as it is now or was seen."""
         assert isinstance(self.policy, str)
         policy, used = defaults.policy(self.policy), connection or self.fleet.connection
         step = Reboot(

@@ -1,5 +1,3 @@
-"""A PostgreSQL that speaks TLS, with a certificate of the tests' own, at an address that counts as remote."""
-
 import socket
 import ssl
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Every way to end work, for the rules that hold for all of them."""
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -38,7 +36,6 @@ def _finish_agent_start(session: Session, held: Sequence[work.Work]) -> set[UUID
 
 
 def attempt(session: Session, held: Iterable[work.Work], step: NextStep = STEP) -> list[work.Work]:
-    """Record that a step is about to be taken."""
     return remediation.record_attempts(session, dict.fromkeys(held, step))
 
 
@@ -50,7 +47,6 @@ def finish_recovery(
     cooldown: float = 0,
     kind: StepKind = REBOOT,
 ) -> set[UUID]:
-    """Record that a step was taken."""
     step = Step(kind, 1, Timeouts(boot_wait=boot_wait, grace=grace, cooldown=cooldown))
     return work.finish_recovery(session, dict.fromkeys(held), step)
 
@@ -77,7 +73,6 @@ def failed(
 
 
 def ticked(fleet: Fleet, loop: str, error: ShepherdError | None = None, **counts: float) -> None:
-    """Let a loop begin and end a tick now."""
     head = TickHead(loop, PROVIDER, "5e771465", "c0de")
     Session.open(fleet.connection, SystemClock(), head, "1", 60).close(end=TickEnd(counts, error))
 

@@ -1,5 +1,3 @@
-"""What operators may choose, and what CloudFormation makes of a template then."""
-
 import json
 import subprocess
 from collections.abc import Mapping

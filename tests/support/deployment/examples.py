@@ -1,5 +1,3 @@
-"""The examples, filled in as a reader fills them in."""
-
 import itertools
 import re
 from pathlib import Path
@@ -23,7 +21,6 @@ VALUES = {
 
 
 def filled_in(folder: Path) -> dict[str, str]:
-    """Return the files of an example by name, without its page."""
     files = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*") if path.suffix != ".md"}
     return {name: _filled_in(text) for name, text in files.items()}
 

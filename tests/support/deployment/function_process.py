@@ -1,5 +1,3 @@
-"""The end of a function's process, as far as a test can bring it about inside its own."""
-
 from shepherd_core.wiring import adapters, agent_endpoint, loops, settings
 
 

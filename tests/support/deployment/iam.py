@@ -1,5 +1,3 @@
-"""What IAM makes of statements that allow, as far as our policies go: actions, resources and conditions."""
-
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any

@@ -1,5 +1,3 @@
-"""What templates/people.yaml lets each kind of person do."""
-
 from typing import Any
 
 from shepherdctl.people import Person

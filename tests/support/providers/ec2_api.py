@@ -27,7 +27,6 @@ XML = {"Content-Type": "text/xml;charset=UTF-8"}
 
 
 def moto_ec2(region: str = REGION) -> Any:
-    """Return moto's EC2 of the account."""
     from moto.ec2.models import ec2_backends  # noqa: PLC0415 - it takes a second to import, and few tests need it
 
     return ec2_backends[ACCOUNT][region]

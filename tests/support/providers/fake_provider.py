@@ -1,5 +1,3 @@
-"""Providers for tests of the loops: nothing of them is real."""
-
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -15,8 +13,6 @@ from tests.support.bmdb.fleet import PROVIDER
 
 
 class FakeProvider(Provider):
-    """A provider that can do nothing. Methods that a test does not override fail it."""
-
     name = PROVIDER
     capabilities: frozenset[Capability] = frozenset()
 
@@ -118,7 +114,6 @@ class Cloud(FakeProvider):
         return self.machines[provider_id]
 
     def create_machine(self, capacity: Machine, token: UUID, deadline: Deadline) -> Machine:
-        """Create a machine, or return the one with the token."""
         deadline.check()
         with self._lock:
             on_it = [each for each in self.machines.values() if each.reservation_id == capacity.reservation_id]

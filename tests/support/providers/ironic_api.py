@@ -32,7 +32,6 @@ needs_the_fake = installed() is not None
 
 @cache
 def _service() -> IronicService | None:
-    """Return the service, which runs until this process ends."""
     if (environment := installed()) is None:
         return None
     stack = ExitStack()

@@ -1,5 +1,3 @@
-"""Shared by the tests of the redfish provider: the adapter in front of a rack, and its secrets."""
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,5 +1,3 @@
-"""A real HTTP server on loopback that answers as a test says: the edge behind requests and boto3."""
-
 import json
 import ssl
 import sys

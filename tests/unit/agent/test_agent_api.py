@@ -18,7 +18,6 @@ NO_IDS = (None, "", "7", MACHINE + "0", "x" * 900, "\u00e4")
 
 
 def endpoint() -> AgentApi:
-    """Return an endpoint without a connection."""
     return AgentApi(None, Limits(5, 60, 240))  # type: ignore[arg-type]  # never used
 
 

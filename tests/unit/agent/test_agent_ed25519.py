@@ -1,5 +1,3 @@
-"""The agent's own Ed25519 against the standard and a library."""
-
 import hashlib
 
 import pytest

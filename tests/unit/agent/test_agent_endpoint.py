@@ -1,5 +1,3 @@
-"""Where the agent reports to."""
-
 import pytest
 
 from agent.shepherd_agent.refusal import AgentRefusal

@@ -1,5 +1,3 @@
-"""Which installation requests the agent carries out, and which commands it runs for them."""
-
 import os
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""When the agent reports, how often, and the time that it writes on its requests."""
-
 import math
 import os
 from collections import Counter

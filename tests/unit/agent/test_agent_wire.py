@@ -1,5 +1,3 @@
-"""The agent's own protobuf codec against the real one."""
-
 import contextlib
 
 import pytest

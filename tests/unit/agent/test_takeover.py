@@ -1,5 +1,3 @@
-"""The agent handshake: what is done in which order, and every answer that is not good enough."""
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Backoff: whole seconds that grow with every failure, as the domain says."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

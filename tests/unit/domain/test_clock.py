@@ -1,5 +1,3 @@
-"""Elapsed time and its limits."""
-
 import pytest
 from shepherd_core.domain.clock import Deadline, Permission, SystemClock
 from shepherd_core.domain.errors import NoLongerDue, TimeLimitExceeded

@@ -1,5 +1,3 @@
-"""The errors: one tree, drawn as it is, whose texts are ready for a log."""
-
 import re
 
 import pytest

@@ -1,5 +1,3 @@
-"""The times that nobody sets fit each other, and the timeouts of the functions."""
-
 import pytest
 from shepherd_core.domain.clock import ANSWER_SECONDS, CLOSING_SECONDS, CREATE_SECONDS, MARGIN_SECONDS, RENEWALS
 from shepherd_core.domain.pace import Pace

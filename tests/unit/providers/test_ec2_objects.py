@@ -1,5 +1,3 @@
-"""What EC2's answers mean as machines and capacity, and what a launch asks for."""
-
 import json
 from ipaddress import ip_address
 from typing import Any

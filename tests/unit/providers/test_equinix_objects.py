@@ -1,5 +1,3 @@
-"""What the answers of the Equinix Metal API mean as machines."""
-
 from ipaddress import ip_address
 from typing import Any
 from uuid import UUID

@@ -1,5 +1,3 @@
-"""What the answers of Hetzner's Robot web service mean as machines."""
-
 from ipaddress import ip_address
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""The kit's parts that need no API: marks of servers, logins, secrets, our SSH key in a provider's store."""
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,5 +1,3 @@
-"""What the lists of machines of static and redfish must look like, and what is said about one that does not."""
-
 import json
 from base64 import b64encode
 from contextlib import nullcontext as does_not_raise

@@ -1,5 +1,3 @@
-"""The budget of recovery: how many machines may be interrupted, by how many are dead."""
-
 from uuid import UUID
 
 import pytest

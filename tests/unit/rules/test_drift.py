@@ -1,5 +1,3 @@
-"""Which class each difference has: a listing and a ledger go in, one class for each machine comes out."""
-
 from ipaddress import IPv4Address
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Remediation policies: how they are written, and what a provider can take of them."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""What the Provisioner decides, as tables of rules: a listing and a ledger go in, a plan comes out."""
-
 from dataclasses import replace
 from ipaddress import IPv4Address
 from typing import Any

@@ -1,5 +1,3 @@
-"""The remediation policy: what a machine's history says of it, which step comes next, and when recovery gives up."""
-
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

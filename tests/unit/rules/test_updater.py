@@ -1,5 +1,3 @@
-"""What the Updater finds to be otherwise: a pure function of a listing and of what is on record."""
-
 from dataclasses import fields, replace
 from ipaddress import ip_address
 from typing import Any

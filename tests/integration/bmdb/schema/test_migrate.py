@@ -1,5 +1,3 @@
-"""Migrations: ordered, each applied once, however often and concurrently they are run."""
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing

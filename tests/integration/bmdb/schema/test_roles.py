@@ -1,5 +1,3 @@
-"""What each function's statements touch is what its role may do in the database, and the other way round."""
-
 import re
 from collections.abc import Iterator
 from functools import partial

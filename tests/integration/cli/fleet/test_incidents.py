@@ -138,7 +138,6 @@ def typed(line: str, postgres: Postgres, shepherdctl: CommandLine, folder: Path)
 
 @pytest.fixture
 def server(postgres: Postgres) -> Iterator[Postgres]:
-    """Return the server of all tests, with the database and the owner of the page."""
     postgres.run("CREATE ROLE shepherd")
     postgres.run(f"CREATE DATABASE shepherd TEMPLATE {TEMPLATE}")
     yield postgres

@@ -1,5 +1,3 @@
-"""The command that tells what the fleet consists of."""
-
 import csv
 import io
 

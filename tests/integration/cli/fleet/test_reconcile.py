@@ -1,5 +1,3 @@
-"""The commands that ask the provider: about drift, which they end, to take machines back, and to reboot them."""
-
 import json
 import re
 import shlex

@@ -1,5 +1,3 @@
-"""The commands that tell how the fleet is, and what fails in it."""
-
 import shutil
 from collections import Counter
 from collections.abc import Iterator

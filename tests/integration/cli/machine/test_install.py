@@ -1,5 +1,3 @@
-"""The command that has an operating system installed, and what is shown of installations and hardware."""
-
 import json
 import re
 import time
@@ -43,7 +41,6 @@ def agent(fleet: Fleet) -> SignedAgent:
 
 
 def heard(fleet: Fleet, request: AgentRequest) -> OSInstallationRequest:
-    """Return what an agent is asked for in the answer to its heartbeat."""
     answer = endpoint(fleet.connection).handle(request)
     assert answer.status == HTTPStatus.OK, answer.body
     return HeartbeatResponse.FromString(answer.body).installation_request

@@ -1,5 +1,3 @@
-"""Labels of machines, as operators give and see them."""
-
 import re
 
 import pytest
@@ -11,7 +9,6 @@ from tests.support.command_line import CommandLine
 
 @pytest.fixture
 def rack(fleet: Fleet) -> Fleet:
-    """Return a fleet of two machines, of which the provider calls one a web server in a rack."""
     fleet.machines(2)
     fleet.label("machine-1", {"role": "web", "rack": "r12"})
     return fleet

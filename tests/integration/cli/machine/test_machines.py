@@ -1,5 +1,3 @@
-"""The commands that look at machines."""
-
 import json
 import re
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""What is refused of commands about a machine: it is told what is wanted, and nothing changes."""
-
 import shlex
 
 import pytest

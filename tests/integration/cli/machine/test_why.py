@@ -1,5 +1,3 @@
-"""The commands that tell why nothing happens to a machine, and let it happen."""
-
 import getpass
 from collections.abc import Callable
 from datetime import datetime, timedelta

@@ -1,5 +1,3 @@
-"""The way out of a disagreement, between a provider and the BMDB as it is, interrupted wherever it can be."""
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -111,7 +109,6 @@ def results(verdicts: list[ActionOutcome]) -> list[ActionResult]:
 
 
 def old(fleet: Fleet, machine_id: UUID, provider: str = "cloud") -> UUID:
-    """Let a planted machine be a provider's, and created long ago."""
     fleet.watch(provider)
     fleet.change(f"UPDATE machine_provided SET provider = '{provider}' WHERE machine_id = '{machine_id}'")
     fleet.sql("UPDATE machines SET machine_created_at = now() - interval '1 day'")

@@ -1,5 +1,3 @@
-"""The Provisioner, between a provider and the BMDB as it is, interrupted wherever it can be."""
-
 import json
 import threading
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""A BMDB that was restored from a backup: the provider has machines that it never heard of."""
-
 from contextlib import nullcontext
 
 import pytest

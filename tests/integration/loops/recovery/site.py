@@ -1,5 +1,3 @@
-"""A provider with the way to its machines: what SSH finds there is what the test says."""
-
 import io
 from dataclasses import dataclass
 from ipaddress import ip_address

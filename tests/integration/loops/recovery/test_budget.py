@@ -1,5 +1,3 @@
-"""The budget: how many machines the Recoverer interrupts, and what goes on while it interrupts none."""
-
 from typing import Any
 
 import pytest

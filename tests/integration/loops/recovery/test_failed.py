@@ -1,5 +1,3 @@
-"""Machines that their provider reports as failed for good: what the policy for them does, and what stops it."""
-
 from collections import Counter
 from datetime import timedelta
 from uuid import UUID
@@ -31,8 +29,6 @@ FAILED = ProviderStatus.PROVISIONING_FAILED_PERMANENT
 
 
 class FailedMachines(FakeSteps):
-    """Has machines in whatever state the test says."""
-
     def __init__(self) -> None:
         super().__init__()
         self.capabilities |= {Capability.RELEASE}

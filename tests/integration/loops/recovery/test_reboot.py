@@ -1,5 +1,3 @@
-"""The steps that an operator takes on single machines, beside the Recoverer and other operators."""
-
 from collections.abc import Callable
 from uuid import UUID
 

@@ -1,5 +1,3 @@
-"""The remediation policy on a real database: the steps for an unhealthy machine, their order and their end."""
-
 from dataclasses import replace
 
 import pytest

@@ -79,8 +79,6 @@ def _lacking(*_: object) -> None:
 
 @dataclass(kw_only=True)
 class Setup:
-    """A provider and the edge behind it."""
-
     provider: Provider
     """The adapter under test."""
     capacity_ids: frozenset[str]
@@ -212,7 +210,6 @@ class ProviderContract:
 
     @pytest.fixture
     def deadline(self) -> Deadline:
-        """Return a deadline that is far enough away."""
         return Deadline(SystemClock(), 60)
 
     @pytest.fixture

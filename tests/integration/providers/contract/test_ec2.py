@@ -1,5 +1,3 @@
-"""The adapter of Amazon EC2: the contract of all providers, and an EC2 that is slow, full, forgetful or unwilling."""
-
 import base64
 import json
 import random
@@ -94,7 +92,6 @@ class TestEc2(ProviderContract, ProviderFaults):
 
     @pytest.fixture
     def setup(self, clock: ManualClock, api: Ec2Api) -> Setup:
-        """Return a fleet of two of at most five instances, and an instance of somebody else."""
         api.page_size = 1
         api.launch_by_hand(shepherd_fleet=FLEET, shepherd_slot=f"{FLEET}/2")
         unnamed = api.launch_by_hand(shepherd_fleet=FLEET)

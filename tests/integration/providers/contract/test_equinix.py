@@ -1,5 +1,3 @@
-"""The adapter of Equinix Metal: the contract of all providers, its requests word for word, and what a refusal means."""
-
 import json
 import threading
 from collections.abc import Iterator
@@ -48,7 +46,6 @@ class TestEquinix(ProviderContract, ProviderFaults):
 
     @pytest.fixture
     def setup(self, clock: ManualClock) -> Iterator[Setup]:
-        """Return a project with a machine of ours, one of somebody else, and three free reservations."""
         hardware, path = NoHardware(), "/projects/{id}/devices"
         options = Options(per_page_cap=2)
         with EquinixApi(hardware, project_id=PROJECT, secret=KEY, reservations=5, options=options) as api:

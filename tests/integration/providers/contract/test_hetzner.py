@@ -1,5 +1,3 @@
-"""The adapter of Hetzner's dedicated servers: the contract of all providers, and which requests each step sends."""
-
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -40,7 +38,6 @@ class TestHetzner(ProviderContract, ProviderFaults):
 
     @pytest.fixture
     def setup(self, clock: ManualClock) -> Iterator[Setup]:
-        """Return an account with three servers of ours, one that is cancelled, and one for something else."""
         hardware = NoHardware()
         servers = [
             RobotServer(id="11", name="shepherd-a"),

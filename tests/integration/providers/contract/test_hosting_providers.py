@@ -1,5 +1,3 @@
-"""The adapters that rent servers, each held to the contract of all providers and to its API's description."""
-
 from typing import Any, ClassVar
 from uuid import UUID
 

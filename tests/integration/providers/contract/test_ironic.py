@@ -97,8 +97,6 @@ def api() -> Iterator[IronicApi]:
 
 
 class Nodes:
-    """Nodes of one resource class, and the adapter for them."""
-
     def __init__(
         self, api: IronicApi, clock: ManualClock, deadline: Deadline, number: int = 1, **settings: Any
     ) -> None:

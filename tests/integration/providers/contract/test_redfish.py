@@ -1,5 +1,3 @@
-"""The redfish adapter: the contract of all providers, the power of machines, and what they boot from."""
-
 from collections.abc import Iterator
 from contextlib import nullcontext as does_not_raise
 from contextlib import suppress
@@ -34,7 +32,6 @@ class TestRedfish(ProviderContract, ProviderFaults):
 
     @pytest.fixture
     def setup(self, clock: ManualClock, tmp_path: Path) -> Iterator[Setup]:
-        """Return two machines with BMCs, that reinstall over PXE."""
         with RedfishRack(NoHardware(), tmp_path, machines=2) as rack:
             yield Setup(
                 provider=provider(rack, clock, reinstall="pxe"),

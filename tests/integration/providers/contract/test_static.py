@@ -1,5 +1,3 @@
-"""The static provider keeps the contract that all providers keep."""
-
 import json
 from functools import partial
 from pathlib import Path
@@ -24,7 +22,6 @@ class TestStaticProvider(ProviderContract):
 
     @pytest.fixture
     def setup(self, tmp_path: Path) -> Setup:
-        """Return a list in a file, read as a function reads it; it can stop answering."""
         file, readings, silent = tmp_path / "machines.json", list[bool](), Event()
         file.write_text(json.dumps(ENTRIES))
 

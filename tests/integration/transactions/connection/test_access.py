@@ -1,5 +1,3 @@
-"""Authentication and encryption of connections to the BMDB: real servers, real TLS."""
-
 import socket
 import struct
 import threading
@@ -34,8 +32,6 @@ LONG = 20
 
 @dataclass
 class Server:
-    """A PostgreSQL at an address that counts as remote."""
-
     port: int
     authority: Authority
 
@@ -84,7 +80,6 @@ def socket_path(postgres: Postgres) -> Path:
 
 @pytest.fixture(scope="module")
 def server(socket_path: Path, authority: Authority) -> Iterator[Server]:
-    """Return a PostgreSQL with TLS: the tests' own, which was built without, behind a pooler."""
     with TlsProxy(socket_path, authority.context(ADDRESS)) as proxy:
         yield Server(proxy.port, authority)
 

@@ -1,5 +1,3 @@
-"""The connection: what is retried and what is not, and which errors it raises."""
-
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
