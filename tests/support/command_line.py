@@ -103,10 +103,7 @@ class CommandLine:
         return content(self.read(*arguments, "-o", "json", status=status))
 
     def process(
-        self,
-        *arguments: str,
-        output: IO[str] | None = None,
-        meanwhile: Callable[[int], object] | None = None,
+        self, *arguments: str, output: IO[str] | None = None, meanwhile: Callable[[int], object] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run it in a process of its own, whose id *meanwhile* gets."""
         with TemporaryFile("w+") as kept, TemporaryFile("w+") as errors:

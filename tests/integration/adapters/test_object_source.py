@@ -158,9 +158,6 @@ def test_a_document_that_trickles_in_is_left_in_time() -> None:
         read(server.url, seconds=0.5)
 
 
-# An agent of the operator's
-
-
 def test_the_agent_is_downloaded_again_only_when_it_changed(scripted_s3: Script) -> None:
     """It can exceed 100 MB, and a warm function asks every minute."""
     agent = OperatorsAgent(URL)

@@ -142,11 +142,7 @@ def strangers(fleet: Fleet, agent: SignedAgent) -> dict[str, tuple[AgentRequest,
 
 @pytest.mark.parametrize("remembered", [False, True])
 def test_every_failed_authentication_gets_the_same_answer(
-    fleet: Fleet,
-    agent: SignedAgent,
-    breaking: BreakingConnection,
-    remembered: bool,
-    capsys: pytest.CaptureFixture[str],
+    fleet: Fleet, agent: SignedAgent, breaking: BreakingConnection, remembered: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Neither it nor its time must reveal which machines exist. The log alone tells a wrong clock from an attack."""
     api = endpoint(fleet.connect(breaking.settings))

@@ -96,9 +96,6 @@ def _asking(generation: int, parameters: bytes = b"", *, signed: bool = True) ->
     return Answer(200, HeartbeatResponse(installation_request=signed_request(request) if signed else request))
 
 
-# --- signatures and time ---
-
-
 def test_every_request_is_signed(server: AgentServer) -> None:
     reporter = Reporter(Endpoint(f"{server.url}/prod/", b""), KEY, "id")
     for body in (b"", b"one\n", bytes(range(256)) * 100):
@@ -131,9 +128,6 @@ def test_a_refusal_tells_a_wrong_clock_the_time(server: AgentServer) -> None:
             with pytest.raises(Unauthorized):
                 reporter.send("heartbeat", b"")
         assert int(server.requests[-1].time) == told
-
-
-# --- heartbeats and hardware ---
 
 
 def _told(seconds: int) -> Answer:
@@ -204,9 +198,6 @@ def test_an_outage_of_days_leaves_nothing_behind(tmp_path: Path) -> None:
     assert later_files <= files  # what earlier tests left may end meanwhile
     assert later_threads <= threads
     assert later_blocks - blocks < 100  # not even one object each
-
-
-# --- installations ---
 
 
 @pytest.mark.parametrize(
@@ -419,9 +410,6 @@ def test_two_agents_never_install_at_the_same_time(server: AgentServer, agent: A
     assert agent.outcome().HasField("success")
     assert newer.outcome().error.error == "refused: an earlier agent has started generation 1: request a later one"
     assert (tmp_path / "runs").read_text() == "run\n"
-
-
-# --- permission ---
 
 
 def test_a_request_that_no_operator_signed_leaves_nothing_behind(server: AgentServer, agent: Agent, runs: Path) -> None:

@@ -140,9 +140,6 @@ def test_penalized_capacity_is_not_used_for_its_time(fleet: Fleet, session: Sess
     assert provisioning.ledger(fleet.connection, PROVIDER).penalized == frozenset()
 
 
-# --- the Updater ---
-
-
 MOMENT = 0.4
 """Seconds: long enough to begin something within it, short enough to wait for its end."""
 

@@ -39,10 +39,7 @@ def test_the_bmdb_derives_the_state_from_every_combination_of_facts(fleet: Fleet
 def test_lists_and_counts_have_the_states_of_the_bmdb(fleet: Fleet) -> None:
     states = plant(fleet, (each for each in COMBINATIONS if each.gone is None))
     assert {each.machine_id: each.state for each in matching(fleet.connection)} == states
-    for counts in (
-        overview.fleet_counts(fleet.connection),
-        overview.fleet_counts(fleet.connection, [60.0, HOUR]),
-    ):
+    for counts in (overview.fleet_counts(fleet.connection), overview.fleet_counts(fleet.connection, [60.0, HOUR])):
         counted: Counter[State] = Counter()
         for each in counts:
             counted[each.state] += each.machines
@@ -59,8 +56,6 @@ def test_a_machine_is_listed_in_the_state_searched_for(fleet: Fleet) -> None:
     assert with_pauses(found, observer)["state"] == State.UNHEALTHY
     assert observer.describe(found).plain.startswith("unhealthy")
 
-
-# What becomes of machines.
 
 FAILED = ProviderStatus.PROVISIONING_FAILED_PERMANENT
 KEY = bytes.fromhex("5e" * 32)

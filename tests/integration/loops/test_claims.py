@@ -137,8 +137,6 @@ def test_a_tick_that_meets_another_goes_on_elsewhere(fleet: Fleet, clock: Manual
     assert set(ids(two.claim(40))) == {*machines[2:place], *machines[place + 8 :]}
 
 
-# --- suspects ---
-
 LONGEST = 3840
 """Seconds of the longest backoff."""
 

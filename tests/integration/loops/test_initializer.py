@@ -191,9 +191,6 @@ def test_an_agent_learns_keys_and_time_and_its_key_is_recorded(env: InitializerS
     assert env.show(machine_id).agent_public_key == KEY.hex()
 
 
-# --- host keys ---
-
-
 def test_a_changed_host_key_fails_until_an_operator_clears_it(env: InitializerSetup) -> None:
     """It is another machine, or somebody in between; nothing is run there, and nothing is pinned anew."""
     machine_id, name = env.machine()
@@ -249,9 +246,6 @@ class _Knowing(Edge):
 
     def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
         return replace(super().get_machine(provider_id, deadline), host_key=self._host_key)
-
-
-# --- failures ---
 
 
 def test_every_failure_of_ssh_is_recorded_by_name(env: InitializerSetup) -> None:

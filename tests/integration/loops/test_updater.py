@@ -162,9 +162,6 @@ def test_machines_that_are_not_ready_are_compared_alone(fleet: Fleet, listed: Li
     assert facts(fleet, settled) == ["r", "192.0.2.1", "fra", "Running"]
 
 
-# --- refusals ---
-
-
 def test_a_pause_of_the_provider_holds_it_and_one_of_a_machine_does_not(
     fleet: Fleet, listed: Listed, run: Run, make: Callable[..., Updater], clock: ManualClock
 ) -> None:
@@ -199,9 +196,6 @@ def test_a_dry_run_returns_the_changes_and_makes_none(
         ]
     }
     assert fleet.content() == before
-
-
-# --- beside itself, and interrupted ---
 
 
 def test_a_concurrent_run_ends_without_asking_the_provider(fleet: Fleet, listed: Listed, run: Run) -> None:

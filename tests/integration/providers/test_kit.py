@@ -6,12 +6,7 @@ from typing import Any
 
 import pytest
 from shepherd_core.domain.clock import Deadline
-from shepherd_core.domain.errors.provider import (
-    ListingInvalid,
-    ProviderRefused,
-    ProviderUnavailable,
-    ProviderUnusable,
-)
+from shepherd_core.domain.errors.provider import ListingInvalid, ProviderRefused, ProviderUnavailable, ProviderUnusable
 from shepherd_core.providers.kit import paging as kit_paging
 from shepherd_core.providers.kit.auth import ClientCredentials
 from shepherd_core.providers.kit.dialect import said

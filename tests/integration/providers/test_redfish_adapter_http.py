@@ -36,9 +36,6 @@ def site(tmp_path: Path, clock: ManualClock, deadline: Deadline) -> Iterator[Sit
         assert rack.errors == []
 
 
-# Answers that do not come, or not whole
-
-
 def test_a_read_is_tried_again(site: Site) -> None:
     site.bmc.faults.add(FakeAnswer(times=1, status=503))
     site.bmc.faults.add(Drop(nth=2))
@@ -55,9 +52,6 @@ def test_a_url_that_the_bmc_names_leads_to_this_bmc(site: Site) -> None:
     with pytest.raises(ProviderRefused, match="404"):
         site.provider().reboot(NAME, site.permission)
     assert site.bmc.calls[-1] == "POST /elsewhere?now=1"
-
-
-# A BMC that takes long to accept a connection
 
 
 class SlowToAccept(TcpProxy):
@@ -115,9 +109,6 @@ def test_a_restart_that_a_bmc_accepts_late_is_not_sent(
     assert (bool(asks), permission.interrupted, site.bmc.resets) == (asked, False, [])
 
 
-# Its words
-
-
 def info(*messages: object) -> dict[str, object]:
     """Return what the standard calls extended information."""
     return {"@Message.ExtendedInfo": list(messages)}
@@ -158,9 +149,6 @@ def test_no_error_holds_the_credential(site: Site, auth: str) -> None:
     assert "***" in str(raised.value)
     assert len(str(raised.value)) < 600
     assert site.bmc.password not in "".join(traceback.format_exception(raised.value))
-
-
-# Who we are
 
 
 @pytest.mark.parametrize(("newer", "bad_logins"), [("a newer one", 1), ("a wrong one", 2)])
@@ -235,9 +223,6 @@ def test_a_secret_that_is_no_credential_is_not_sent(site: Site, stored: str) -> 
     assert site.bmc.calls == []
 
 
-# Sessions
-
-
 def test_a_session_is_closed_after_use(site: Site) -> None:
     """A BMC has a handful, and locks everybody out when they are gone."""
     adapter = site.provider(auth="session")
@@ -285,9 +270,6 @@ def test_a_session_that_ended_early_is_begun_again(site: Site, capsys: pytest.Ca
     assert "left open" not in capsys.readouterr().out
 
 
-# Who it is
-
-
 def test_an_unknown_certificate_gets_no_credential(site: Site) -> None:
     """Any host that answers at the BMC's address would get the password."""
     site.rack.impersonate(NAME)
@@ -315,12 +297,7 @@ def test_a_pinned_certificate_needs_no_authority(site: Site) -> None:
 
 @pytest.mark.parametrize(
     ("read_ca", "words"),
-    [
-        (lambda: b"", ""),
-        (lambda: b"no certificate", ""),
-        ("ümlaut".encode, ""),
-        (missing, ": no such object"),
-    ],
+    [(lambda: b"", ""), (lambda: b"no certificate", ""), ("ümlaut".encode, ""), (missing, ": no such object")],
 )
 def test_authorities_that_are_none_are_said_to_be_none(site: Site, read_ca: Callable[[], bytes], words: str) -> None:
     """With none at all, every BMC would seem to be at fault; the setting names them, and no BMC is to blame."""

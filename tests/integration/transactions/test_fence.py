@@ -131,9 +131,6 @@ def test_a_fence_that_comes_late_does_not_lower_it(fleet: Fleet) -> None:
     assert fleet.sql("SELECT fence FROM sessions") == [[2]]
 
 
-# The lease.
-
-
 def test_a_renewal_moves_the_deadline(fleet: Fleet, clock: ManualClock) -> None:
     """The BMDB's deadline counts from now, and ours from before the request: never later than the BMDB's."""
     session = fleet.open_session(seconds=60)

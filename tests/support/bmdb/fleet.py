@@ -448,12 +448,7 @@ class Fleet:
         return [row[0] for row in self._backends.leaks.run()]
 
 
-def claimed(
-    session: Session,
-    process: Process,
-    limit: int | None = None,
-    provider: str = PROVIDER,
-) -> list[work.Work]:
+def claimed(session: Session, process: Process, limit: int | None = None, provider: str = PROVIDER) -> list[work.Work]:
     """Claim up to *limit* machines that are ready, the longest due first; None: try all of the provider."""
     rows = _rows(session.connection, _TRIED.format(provider=provider, process=process.value))
     chosen = [machine_id for machine_id, ready in rows if limit is None or ready]

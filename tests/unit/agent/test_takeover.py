@@ -2,14 +2,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from shepherd_core.agent.takeover import (
-    STDERR_BYTES,
-    AgentProgram,
-    RunResult,
-    Takeover,
-    printable,
-    take_over,
-)
+from shepherd_core.agent.takeover import STDERR_BYTES, AgentProgram, RunResult, Takeover, printable, take_over
 from shepherd_core.domain.clock import Deadline
 from shepherd_core.domain.errors.machine import (
     AgentExited,

@@ -97,8 +97,6 @@ def test_every_provider_has_a_page_with_every_chapter(spec: ProviderSpec) -> Non
     assert re.findall(r"^\| `(\w+)` \|", settings, re.MULTILINE) == list(spec.settings.model_fields)
 
 
-# What is known of the answers of those with a description
-
 NAMES = sorted(path.stem for path in (Path(__file__).parents[2] / "data/descriptions").glob("*.json"))
 PACKAGES = {each.name for each in pkgutil.iter_modules(providers.__path__) if each.ispkg}
 ADAPTERS = {

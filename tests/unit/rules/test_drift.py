@@ -158,10 +158,7 @@ REBINDING: dict[str, tuple[Comparison, str]] = {
     "another machine": (both(in_use("b"), provided=(known(), known("b", 2))), f"!this is machine {uuid(2)}"),
     "still there": (both(in_use("a"), in_use("b"), provided=(known(),)), "!the provider still has a in use"),
     "to be released": (both(in_use("b"), provided=(known(asked_seconds=1),)), "!the release of a was requested"),
-    "not listed": (
-        both(in_use("c"), provided=(known(), known("c", 2))),
-        "!the provider does not list such a machine",
-    ),
+    "not listed": (both(in_use("c"), provided=(known(), known("c", 2))), "!the provider does not list such a machine"),
     "free capacity": (
         both(in_use("b", availability=Availability.KNOWN_UNUSED), provided=(known(),)),
         "!the provider does not list such a machine",

@@ -52,8 +52,6 @@ def created(found: ProvisioningPlan) -> list[str | None]:
     return [creation.capacity.capacity_id for creation in found.create]
 
 
-# --- whole plans ---
-
 GONE = replace(in_use("gone", failed=True), status=ProviderStatus.MISSING)
 NOT_OURS, NOT_THERE = "is in use at the provider and not in the BMDB", "is in the BMDB and not in use at the provider"
 TOKEN = uuid(7)
@@ -262,9 +260,6 @@ def test_a_lag_gives_no_slot_a_second_machine(listing: tuple[Machine, ...], chan
     assert created(plan(capacity("fleet/1"), *listing, ledger=have(provided))) == again
 
 
-# --- how much drift stops everything ---
-
-
 @pytest.mark.parametrize(
     ("fleet", "drift_limit", "tolerated"),
     [
@@ -304,8 +299,6 @@ def test_explained_drift_stops_only_where_none_is_tolerated(set_aside: bool) -> 
         with pytest.raises(DriftLimitExceeded):
             plan(*gone, ledger=ledger, drift_limit=drift_limit)
 
-
-# --- limits ---
 
 CAPACITY = tuple(capacity(f"r{number}") for number in range(9))
 

@@ -50,8 +50,6 @@ def at(seconds: float) -> datetime:
     return BEGIN + timedelta(seconds=seconds)
 
 
-# --- the history ---
-
 ATTEMPTED, NOT_TAKEN, FINISHED = WorkEvent.ATTEMPTED, WorkEvent.NOT_TAKEN, WorkEvent.FINISHED
 FAILED, LOOKED = WorkEvent.FAILED, WorkEvent.LOOKED
 line = partial(HistoryLine, UUID(int=1))
@@ -213,9 +211,6 @@ def test_agent_restarts_interrupt_no_machine(event: WorkEvent, step: str | None,
         False,
         False,
     ]
-
-
-# --- the next step ---
 
 
 def taken(*steps: str, failed: FailureKind | None = None, every: float = HOUR) -> list[PastAttempt]:

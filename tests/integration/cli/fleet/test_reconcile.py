@@ -134,9 +134,6 @@ def test_a_release_retires_a_machine_also_after_an_interruption(
     assert fleet.sql("SELECT * FROM pauses") == []
 
 
-# Where the provider cannot take a machine back.
-
-
 def listed(folder: Path, *names: str) -> dict[str, str]:
     """Write a list of the provider static, and return what leads a command to it."""
     entries = [{"ID": name, "Addr": f"192.0.2.{number}"} for number, name in enumerate(names, 1)]
@@ -191,9 +188,6 @@ def test_machines_are_retired_step_by_step(fleet: Fleet, tmp_path: Path) -> None
     again = shepherdctl("machine", "retire", str(gone), *WHY, "--yes")
     assert (again.exit_code, again.stderr) == (0, "")
     assert shepherdctl.told("machine", "retire", "--location", "rack7", *WHY, "--yes").startswith("no machine matches")
-
-
-# Reboots.
 
 
 def test_rebooting_a_healthy_machine_needs_a_confirmation_that_says_so(

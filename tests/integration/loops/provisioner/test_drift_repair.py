@@ -131,9 +131,6 @@ def asked(fleet: Fleet) -> list[list[Any]]:
     return fleet.sql("SELECT machine_id, accepted_at IS NOT NULL FROM machine_release")
 
 
-# --- adopt ---
-
-
 def test_an_adopted_machine_is_one_of_ours(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
     """It is due for its agent, and no difference any more; to adopt it again changes nothing."""
     made = cloud.add()
@@ -191,9 +188,6 @@ def test_no_machine_is_created_beside_one_that_got_another_id(fleet: Fleet, cloc
     assert len(provided(fleet)) == 3
     assert pauses.pauses_in_force(fleet.connection) == []
     assert fleet.sql("SELECT failed_cause FROM work_history WHERE event = 'Rebound'") == [["me: a1 is now a2"]]
-
-
-# --- forget ---
 
 
 def test_a_machine_refused_at_the_confirmation_is_left_alone(fleet: Fleet, operator: Operator, cloud: Cloud) -> None:
@@ -310,9 +304,6 @@ def test_the_listing_that_decides_is_read_under_the_lock(fleet: Fleet, lister: O
     assert listed.asked == 2  # for the operator to see, and to decide
 
 
-# --- release ---
-
-
 def test_a_release_is_recorded_before_the_provider_hears(
     fleet: Fleet, operator: Operator, edge: Edge, cloud: Cloud
 ) -> None:
@@ -405,9 +396,6 @@ def test_a_refused_release_leaves_no_request(
     edge.before["release"] = failing(error)
     assert results(operator.release(at_provider(fleet, cloud, fleet.provided_machine()))) == [ActionResult.REFUSED]
     assert asked(fleet) == []
-
-
-# --- one at a time ---
 
 
 LOCKED = [name for name in WRITES if "FROM provisioner_lock" in statements().get(name, "")]

@@ -143,9 +143,6 @@ def test_both_sides_are_read_at_the_same_time(fleet: Fleet, edge: Edge, run: Run
     assert run(edge)[Metric.CREATED] == 3
 
 
-# --- interrupted ---
-
-
 @pytest.mark.parametrize("nth", [1, 2])
 @pytest.mark.parametrize("step", STEPS, ids=" ".join)
 @pytest.mark.parametrize("kind", ["cloud", "static"])
@@ -215,9 +212,6 @@ def test_an_invocation_whose_session_expired_does_nothing(
             pass_.result(WAIT_SECONDS)
     assert fleet.content("sessions", "ticks") == before
     assert_settled(fleet, cloud, 3)
-
-
-# --- capacity that fails ---
 
 
 @pytest.mark.parametrize(
@@ -298,9 +292,6 @@ def test_a_pause_stops_a_running_invocation(
     assert run(edge, creation_seconds=5)[Metric.CREATED] == 1
     assert_settled(fleet, cloud, 1)
     assert len(clock.slept) == 1, "it sees the pause at the second creation, and waits for no third"
-
-
-# --- differences ---
 
 
 def test_a_vanished_machine_is_set_aside_until_it_is_back(fleet: Fleet, run: Run) -> None:

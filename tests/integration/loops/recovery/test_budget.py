@@ -127,11 +127,7 @@ STATES: dict[str, tuple[dict[str, Any], list[str], FleetFigures]] = {
         [AWAITED, "UPDATE work_history SET timestamp = now() - interval '61 minutes' WHERE machine_id = :id"],
         FleetFigures(fleet=1, dead=1),
     ),
-    "was found dead": (
-        LATE,
-        [LOOKED.format("'restart-agent'"), LOOKED.format("NULL")],
-        FleetFigures(fleet=1, dead=1),
-    ),
+    "was found dead": (LATE, [LOOKED.format("'restart-agent'"), LOOKED.format("NULL")], FleetFigures(fleet=1, dead=1)),
     "is unhealthy and paused": (
         LATE,
         ["INSERT INTO pauses (machine_id, owner, reason) VALUES (:id, 'me', '?')"],

@@ -46,8 +46,7 @@ def env(fleet: Fleet, clock: ManualClock) -> RemediationSetup:
 
 
 @pytest.mark.parametrize(
-    ("minutes", "told"),
-    [(10, ["reboot"] * 3 + ["power-cycle"] * 2), (62, ["reboot", *["Healthy", "reboot"] * 4])],
+    ("minutes", "told"), [(10, ["reboot"] * 3 + ["power-cycle"] * 2), (62, ["reboot", *["Healthy", "reboot"] * 4])]
 )
 def test_the_policy_starts_over_after_an_hour_of_health(env: RemediationSetup, minutes: int, told: list[str]) -> None:
     """A fault once a month is no reason for a quarantine; ten minutes of reports between two are no recovery."""

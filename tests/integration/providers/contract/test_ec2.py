@@ -199,9 +199,6 @@ def test_a_place_with_an_instance_that_ends_is_taken(
         site.create(token)
 
 
-# Subnets
-
-
 def test_a_subnet_without_room_is_followed_by_the_next(site: Site) -> None:
     """Bare metal is scarce, and not in all zones at once. Each has a token of its own: a zone knows a token once."""
     first, second, _ = subnets()
@@ -260,9 +257,6 @@ def test_the_private_host_key_is_in_no_error(site: Site, code: str, status: int)
     assert not [line for line in [*secret, sent[0][:40]] if line in shown]
 
 
-# Restarts
-
-
 def test_a_power_cycle_waits_until_the_machine_has_stopped(site: Site, machine: Machine) -> None:
     """EC2 starts nothing that is still stopping."""
     site.api.looks_until_stopped = 3
@@ -296,9 +290,6 @@ def test_a_machine_without_room_is_started_later(site: Site, machine: Machine) -
     assert (site.state(machine), site.changes()) == ("running", {"RunInstances", "StopInstances", "StartInstances"})
 
 
-# Reinstallation
-
-
 @pytest.mark.parametrize("image", [IMAGE, None], ids=["the image of the settings", "as at launch"])
 def test_a_reinstall_replaces_the_root_volume_of_a_running_machine(
     site: Site, machine: Machine, image: str | None
@@ -312,9 +303,6 @@ def test_a_reinstall_replaces_the_root_volume_of_a_running_machine(
     (asked,) = site.api.reinstalled
     assert (asked["InstanceId"], asked.get("ImageId")) == (machine.provider_id, image)
     assert asked["DeleteReplacedRootVolume"] == "true"
-
-
-# What is not ours, or no more
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,6 @@ def site(tmp_path: Path, clock: ManualClock) -> Iterator[Site]:
         assert rack.errors == []
 
 
-# Restarts
-
 ALL = ("On", "ForceOff", "GracefulShutdown", "GracefulRestart", "ForceRestart", "PowerCycle", "Nmi", "ForceOn")
 
 
@@ -208,9 +206,6 @@ def test_a_machine_that_goes_off_late_may_be_off(site: Site, action: str, *, ans
         site.bmc.faults.add(Drop(method="POST", path=RESET))
     with pytest.raises(ProviderUnavailable, match="; the machine may be off"):
         site.act(action, reinstall="pxe")
-
-
-# What it boots from
 
 
 @pytest.mark.parametrize(

@@ -129,9 +129,6 @@ def test_a_commit_whose_outcome_is_unknown_says_so(fleet: Fleet, breaking: Break
     assert len(fleet.sql("SELECT 1 FROM capacity_penalties")) == (lost == "answer")
 
 
-# A commit that hangs.
-
-
 def test_a_step_that_is_recorded_late_is_recorded_once(
     fleet: Fleet, session: Session, breaking: BreakingConnection
 ) -> None:
@@ -217,9 +214,6 @@ def test_work_that_commits_while_its_session_is_deleted_keeps_it(
     assert breaking.requests - before == 3  # prepared, refused, and run again
     fleet.open_session()
     assert fleet.events(late.machine_id) == ["Started", "Expired"]
-
-
-# Every statement that writes for a session.
 
 
 Arrange = Callable[[Fleet, Session], Callable[[], object]]
