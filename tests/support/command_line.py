@@ -1,9 +1,4 @@
-"""
-The operators' command line, as people and as programs call it.
-
-A process of its own is forked from one that has imported everything, which saves
-a second of processor time for each.
-"""
+"""The operators' command line. Its processes are forked from one that has imported everything, which takes a second."""
 
 import errno
 import fcntl
@@ -43,7 +38,6 @@ _FORKING.set_forkserver_preload([__name__, "shepherd_core.handlers", "boto3"])
 _PLAIN = {"COLUMNS": "80", "TERM": "xterm", "PAGER": "cat"} | dict.fromkeys(
     ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE")
 )
-
 
 COMMAND = typer.main.get_command(app)
 """All commands. Typer would make them again for each call, which takes longer than most calls."""

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -36,7 +36,6 @@ from shepherd_core.domain.clock import Deadline, SystemClock
 deadline = Deadline(SystemClock(), 600)
 SshDialer(sys.argv[1], "root", int(sys.argv[2]), 60).dial("127.0.0.1", None, deadline).agent_state("hangs", deadline)
 """
-"""A function that works on a machine."""
 
 
 def fork_server() -> int:
@@ -182,14 +181,6 @@ def test_a_process_without_its_fork_server_ends_soon(server: SshServer, deadline
     os.kill(stopped, signal.SIGCONT)
 
 
-@pytest.fixture
-def _another_fork_server() -> Iterator[None]:
-    """Spare the other tests a fork server with the limits of this one."""
-    yield
-    os.kill(fork_server(), signal.SIGKILL)
-
-
-@pytest.mark.usefixtures("_another_fork_server")
 def test_a_process_that_cannot_be_made_is_our_fault(connection: SshConnection, deadline: Deadline) -> None:
     files = len(list(Path(f"/proc/{fork_server()}/fd").iterdir()))
     resource.prlimit(fork_server(), resource.RLIMIT_NOFILE, (files + 2, files + 2))
@@ -198,6 +189,7 @@ def test_a_process_that_cannot_be_made_is_our_fault(connection: SshConnection, d
         with pytest.raises(SshForkServerLost, match="no process can be made"):
             dialer.dial("127.0.0.1", None, deadline)
     assert connection.agent_state(NONE, deadline) is AgentState.ENDED
+    os.kill(fork_server(), signal.SIGKILL)  # it spares the other tests one with these limits
 
 
 @pytest.mark.parametrize(

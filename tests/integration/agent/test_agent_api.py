@@ -32,6 +32,7 @@ from tests.support.agents.signed_agent import ADDRESS, MAX_BODY_BYTES, RECEIVED_
 from tests.support.bmdb import warm
 from tests.support.bmdb.breaking_connection import BreakingConnection, Lost
 from tests.support.bmdb.fleet import HOUR, Fleet, claimed
+from tests.support.bmdb.listings import Watched
 
 WIRE = Path(__file__).parents[2] / "data" / "wire"
 OK, BAD_REQUEST, UNAUTHORIZED = HTTPStatus.OK, HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED
@@ -58,8 +59,7 @@ def recorded(fleet: Fleet) -> list[list[list[Any]]]:
 def why(capsys: pytest.CaptureFixture[str]) -> str:
     (line,) = log_lines(capsys)
     assert line["level"] == "WARNING"
-    found: str = line["why"]
-    return found
+    return str(line["why"])
 
 
 # --- who is believed ---
@@ -211,28 +211,16 @@ def test_a_former_agent_is_not_believed_any_more(
     assert recorded(fleet) == before
 
 
-class Interrupted(Connection):
-    after = "reporting_agent"
-    meanwhile: Callable[[], object]
-
-    def run(self, name: str, /, **parameters: Any) -> list[list[Any]]:
-        rows = super().run(name, **parameters)
-        if name == self.after:
-            self.meanwhile()
-        return rows
-
-
 @pytest.mark.parametrize("message", [HeartbeatRequest(), HARDWARE], ids=["plain", "report"])
 def test_a_recovery_in_the_middle_of_a_request_wins(
-    fleet: Fleet, agent: SignedAgent, clock: ManualClock, message: HeartbeatRequest, capsys: pytest.CaptureFixture[str]
+    fleet: Fleet, agent: SignedAgent, message: HeartbeatRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The key was right when it was read; the statement that records the heartbeat looks again."""
-    connection = Interrupted(fleet.settings, None, clock)
-    connection.meanwhile = lambda: fleet.change("DELETE FROM machine_agent_started")
+    connection = Watched(fleet)
+    connection.after = lambda name: name == "reporting_agent" and fleet.sql("DELETE FROM machine_agent_started")
     assert endpoint(connection).handle(agent.request(message)).status == UNAUTHORIZED
     assert why(capsys) == "its agent was replaced"
     assert recorded(fleet) == [[], [], []]
-    connection.close()
 
 
 # --- what it costs ---
@@ -287,8 +275,7 @@ def test_a_plan_for_an_empty_table_does_not_stay(own_fleet: Fleet, clock: Manual
         driver.run("SELECT pg_stat_force_next_flush()")
         driver.run("SELECT 1")
         own_fleet.sql("SELECT pg_stat_clear_snapshot()")
-        read: int = own_fleet.sql("SELECT sum(seq_tup_read)::bigint FROM pg_stat_user_tables")[0][0]
-        return read
+        return int(own_fleet.sql("SELECT sum(seq_tup_read)::bigint FROM pg_stat_user_tables")[0][0])
 
     before = rows_read()
     assert api.handle(agent.request()).status == OK

@@ -1,7 +1,5 @@
 """
-The wire contract between the agent and implementations that are not ours.
-
-That no field moves, nor those that Metropolis' own agents read, is in tests/data/stable.txt.
+The wire contract with implementations that are not ours; that no field moves is in tests/data/stable.txt.
 
 ``tests/data/wire`` holds messages as text and as protoc encoded them (C++, which
 shares no code with the agent); a file is named after its message.

@@ -391,11 +391,7 @@ def test_processes_left_by_an_installation_do_not_delay_its_outcome(agent: Agent
 
 
 def test_two_agents_never_install_at_the_same_time(server: AgentServer, agent: Agent, tmp_path: Path) -> None:
-    """
-    An agent that is replaced leaves its installation running; the newer one does not run it again after that.
-
-    Heartbeats go on: it may take an hour, and a machine without heartbeats is rebooted.
-    """
+    """An agent that is replaced leaves its installation running, for an hour; without heartbeats it is rebooted."""
     os.mkfifo(tmp_path / "gate")
     agent.configure(f"echo run >>{tmp_path}/runs; cat {tmp_path}/gate")
     agent.ask()

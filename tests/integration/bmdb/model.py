@@ -368,7 +368,7 @@ class Model:
         )
 
     def _expect_back(self, machine: Machine) -> None:
-        machine.started_at, machine.heartbeat_at, machine.back_by = (None, None, self.now + self.timeouts.grace_seconds)
+        machine.started_at, machine.heartbeat_at, machine.back_by = None, None, self.now + self.timeouts.grace_seconds
         machine.backoffs.clear()
         machine.deaths.clear()
 

@@ -1,9 +1,4 @@
-"""
-The cost of statements in a large fleet: they read the rows that they are about, and never the whole fleet.
-
-EXPLAIN shows how many rows each statement visited, with the plans that the
-planner makes for known parameters and with generic ones.
-"""
+"""How many rows of a large fleet each statement visits, with plans for known parameters and with generic ones."""
 
 import json
 from collections.abc import Collection, Iterator

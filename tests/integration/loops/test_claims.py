@@ -1,8 +1,4 @@
-"""
-The claims of a tick: no ready machine is left, no other one taken, and those whose function died come alone.
-
-Such a machine is a suspect; it is quarantined if that repeats.
-"""
+"""A machine whose function died is a suspect: it is claimed alone, and quarantined if that repeats."""
 
 import random
 import threading
@@ -242,11 +238,7 @@ def test_the_third_death_alone_in_a_row_quarantines_a_machine(functions: Functio
 
 
 def test_an_outage_of_the_functions_quarantines_no_machine(functions: Functions) -> None:
-    """
-    A broken deployment kills every function, with any machine: none of them is proved to be the cause.
-
-    Nor is it when functions work again, and work on other machines has ended.
-    """
+    """A broken deployment kills every function, with any machine; nor is one proved the cause when others end later."""
     fleet = functions.fleet
     for _ in range(4):
         fleet.provided_machine()

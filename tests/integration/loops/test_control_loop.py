@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -31,9 +31,6 @@ from tests.conftest import ManualClock, log_lines
 from tests.support.bmdb.breaking_connection import BreakingConnection
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed
 from tests.support.waiting import WAIT_SECONDS
-
-if TYPE_CHECKING:
-    Counts = dict[Metric, float]
 
 ENDED = (Metric.FINISHED, Metric.FAILED, Metric.CANCELED)
 
@@ -105,7 +102,7 @@ class Runner:
         machine_seconds: float = 60,
         session_seconds: float = 60,
         clock: Clock | None = None,
-    ) -> Counts:
+    ) -> dict[Metric, float]:
         used = clock or self.clock
         return runner.run(
             loop,
@@ -419,10 +416,6 @@ def test_a_dry_run_changes_nothing_and_returns_the_next_claim(fleet: Fleet, run:
 # --- questions to the BMDB ---
 
 
-def ask(task: Task) -> None:
-    task.ask("may I?")
-
-
 class AnsweringLoop(FakeLoop):
     """A loop whose work asks; *reasons* says who is refused."""
 
@@ -450,7 +443,7 @@ def test_machines_that_wait_for_an_answer_together_get_it_together(fleet: Fleet,
 
     def run_task(task: Task) -> None:
         together.wait(WAIT_SECONDS)
-        ask(task)
+        task.ask("may I?")
 
     loop = AnsweringLoop(run_task)
     loop.reasons = {machine: NoLongerDue("it is back", recovered=True) for machine in machines[:2]}
@@ -467,7 +460,7 @@ def asking(refusals: SimpleQueue[BaseException], before: Callable[[], object]) -
     def run_task(task: Task) -> None:
         before()
         try:
-            ask(task)
+            task.ask("may I?")
         except ShepherdError as refusal:
             refusals.put(refusal)
             raise

@@ -34,7 +34,7 @@ from tests.support.agents.agent_server import AgentServer
 from tests.support.agents.executable import write_agent
 from tests.support.agents.installation_key import PUBLIC
 from tests.support.agents.machine_client import Client
-from tests.support.bmdb.capacity import Edge
+from tests.support.bmdb.capacity import Edge, failing
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
 from tests.support.waiting import eventually
 
@@ -94,7 +94,7 @@ class InitializerSetup:
     ) -> dict[Metric, float]:
         """Run one invocation; *agent* is the executable, unless it need only answer, *keys* those for installations."""
         edge = Edge(StaticProvider(lambda: json.dumps(self.entries).encode()))
-        edge.before["list_machines"] = _nobody_may_list
+        edge.before["list_machines"] = failing(AssertionError("the whole fleet was listed for one machine"))
         loop = Initializer(
             provider or edge,
             self.dialer,
@@ -136,10 +136,6 @@ class InitializerSetup:
         self.fleet.change(f"DELETE FROM machine_agent_started WHERE machine_id = '{machine_id}'")
 
 
-def _nobody_may_list() -> None:
-    raise AssertionError("the whole fleet was listed for one machine")
-
-
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("agent") / "agent"
@@ -179,7 +175,7 @@ def test_an_agent_is_started_and_reports(env: InitializerSetup, capsys: pytest.C
     eventually(lambda: env.endpoint.heard == {str(machine_id)})
 
 
-def test_an_agent_learns_keys_and_time_and_its_key_is_recorded(env: InitializerSetup) -> None:
+def test_an_agent_learns_keys_and_time_and_tells_its_key(env: InitializerSetup) -> None:
     """Over SSH: neither its endpoint nor its machine's clock is to be believed."""
     machine_id, name = env.machine()
     before = time.time_ns() // 1_000_000

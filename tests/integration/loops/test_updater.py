@@ -63,8 +63,7 @@ def plant_many(fleet: Fleet, listed: Listed) -> None:
 
 
 def moved(fleet: Fleet) -> int:
-    found: int = fleet.sql("SELECT count(*) FROM machine_provided WHERE provider_location = 'ams'")[0][0]
-    return found
+    return int(fleet.sql("SELECT count(*) FROM machine_provided WHERE provider_location = 'ams'")[0][0])
 
 
 def listed_ago(fleet: Fleet) -> float | None:
@@ -162,7 +161,7 @@ def test_machines_that_are_not_ready_are_compared_alone(fleet: Fleet, listed: Li
     assert facts(fleet, settled) == ["r", "192.0.2.1", "fra", "Running"]
 
 
-def test_a_pause_of_the_provider_holds_it_and_one_of_a_machine_does_not(
+def test_a_pause_of_the_provider_alone_holds_it(
     fleet: Fleet, listed: Listed, run: Run, make: Callable[..., Updater], clock: ManualClock
 ) -> None:
     """A paused provider must not be called; the facts can wait. It works on no machine."""

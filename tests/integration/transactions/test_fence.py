@@ -19,8 +19,6 @@ START = Process.AGENT_START
 MOMENT = 0.4
 """Seconds: long enough to begin something within it, short enough to wait for its end."""
 
-
-FAIL = ENDS["end_undone (failed)"]
 each_end = pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 
 
@@ -36,7 +34,9 @@ def test_only_work_that_was_not_lost_is_ended(fleet: Fleet, session: Session, en
     assert fleet.events(kept) == ["Started", end.event]
 
 
-def held_for_a_moment(fleet: Fleet, moment: float = MOMENT, end: End = FAIL) -> tuple[Session, work.Work]:
+def held_for_a_moment(
+    fleet: Fleet, moment: float = MOMENT, end: End = ENDS["end_undone (failed)"]
+) -> tuple[Session, work.Work]:
     """Return a session whose deadline is near, with its own connection, and the machine that it has claimed."""
     machine_id = end.due_machine(fleet)
     session = fleet.open_session(connection=fleet.connect())

@@ -1,10 +1,7 @@
 """
 Concurrent writers of facts: the second one waits for the first, and evaluates the facts that it left.
 
-The first of two has done everything but its commit; the second waits for its
-locks. Afterwards the facts must go together, in both orders of any
-two writes that an operator, an agent, the Provisioner or a loop may make to the
-same machine.
+Afterwards the facts must go together, in both orders of any two writes to a machine.
 """
 
 from collections.abc import Callable

@@ -106,7 +106,7 @@ def test_the_last_tick_of_each_loop_and_provider_is_found(fleet: Fleet) -> None:
     ]
 
 
-def test_a_loop_fails_since_the_first_tick_after_its_last_success(fleet: Fleet) -> None:
+def test_a_loop_fails_since_the_tick_after_its_last_success(fleet: Fleet) -> None:
     """A tick that left the work to another invocation is neither."""
     left = TickEnd({"left": 1})
     for end, first in ((FAILED, 0), (END, None), (FAILED, 2), (left, 2), (FAILED, 2), (left, 2)):
@@ -117,7 +117,7 @@ def test_a_loop_fails_since_the_first_tick_after_its_last_success(fleet: Fleet) 
         assert {each.failing_since for each in found[1:]} <= {None}
 
 
-def test_a_count_lasts_since_the_first_tick_after_one_without_it(fleet: Fleet) -> None:
+def test_a_count_lasts_since_the_tick_after_one_without_it(fleet: Fleet) -> None:
     """A tick that failed counted nothing, and left it open."""
     drift, none = TickEnd({"drifted": 2}), TickEnd({"drifted": 0})
     for end, first in ((drift, 0), (FAILED, None), (drift, 0), (none, None), (drift, 4), (TickEnd({"left": 1}), 4)):
@@ -128,7 +128,7 @@ def test_a_count_lasts_since_the_first_tick_after_one_without_it(fleet: Fleet) -
         assert (found[0].lasting or {}).get("drifted") == lasted
 
 
-def test_ticks_are_added_up_for_each_half_hour_of_a_day(fleet: Fleet) -> None:
+def test_ticks_are_added_up_for_each_half_hour(fleet: Fleet) -> None:
     half_hour, tomorrow = 1800, DAY + 3600  # a tick may have begun by a clock that was ahead
     ticks = [
         ("updater", -10, "Succeeded", {"created": 9}),

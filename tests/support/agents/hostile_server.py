@@ -20,7 +20,6 @@ from itertools import chain, repeat
 from pathlib import Path
 from subprocess import PIPE
 
-import asyncssh
 from asyncssh.packet import String, UInt32
 
 from tests.support.agents.ssh_server import Process, SshServer
@@ -68,10 +67,6 @@ def listen(address: str, port: int, attack: Callable[[], Iterable[bytes]]) -> No
     threading.Thread(target=accept, daemon=True).start()
 
 
-def _announce_extensions(connection: asyncssh.SSHServerConnection) -> None:
-    connection.send_packet(_MSG_EXT_INFO, UInt32(MANY))
-
-
 def _flood(stream: str) -> Callable[[Process], Awaitable[None]]:
     async def flood(process: Process) -> None:
         writer = getattr(process, stream)
@@ -92,16 +87,12 @@ async def _flood_without_window(process: Process) -> None:
             await asyncio.sleep(0.001)
 
 
-async def _nothing(process: Process) -> None:
-    await asyncio.sleep(60)
-
-
 AFTER_LOGIN: dict[str, dict[str, object]] = {
-    "extensions without end": {"on_login": _announce_extensions},
+    "extensions without end": {"on_login": lambda connection: connection.send_packet(_MSG_EXT_INFO, UInt32(MANY))},
     "output without end": {"program": _flood("stdout")},
     "complaints without end": {"program": _flood("stderr")},
     "more output than there is room for": {"program": _flood_without_window},
-    "no answer": {"program": _nothing},
+    "no answer": {"program": lambda _: asyncio.sleep(60)},
 }
 """What makes a server that knows our key misbehave: its attributes."""
 

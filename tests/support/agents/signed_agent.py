@@ -25,8 +25,7 @@ def endpoint(
 
 
 def database_time(fleet: Fleet) -> int:
-    found: int = fleet.sql("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")[0][0]
-    return found
+    return int(fleet.sql("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")[0][0])
 
 
 class SignedAgent:
@@ -59,12 +58,7 @@ class SignedAgent:
         machine_id: UUID | None = None,
         received_at: int = RECEIVED_AT,
     ) -> AgentRequest:
-        """
-        Return a signed request; without *message* a plain heartbeat.
-
-        *at* is what it says about its time: without it, later than the one before. *machine_id* is the one that it
-        says it is from, by default its own.
-        """
+        """Return a signed request, by default a plain heartbeat; *at* is its time, *machine_id* whom it is from."""
         if at is None:
             self._signed_at = at = max(self._signed_at + 1, database_time(self._fleet))
         message = HeartbeatRequest() if message is None else message

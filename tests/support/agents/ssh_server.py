@@ -14,18 +14,12 @@ from shepherd_core.adapters import ssh_keys
 from shepherd_core.domain.clock import Deadline, SystemClock
 
 Process = asyncssh.SSHServerProcess[bytes]
-
-
 KEY = ssh_keys.generate()
 """A private key that servers admit."""
 
 
 class SshServer:
-    """
-    A server on loopback with a real shell and a thread of its own.
-
-    Use it as a context manager. Set the attributes before connecting.
-    """
+    """A server on loopback with a real shell and a thread of its own. Set the attributes before connecting."""
 
     def __init__(
         self, public_line: str, *host_keys: asyncssh.SSHKey, address: str = "127.0.0.1", port: int = 0

@@ -43,6 +43,7 @@ LEFT JOIN machine_eligibility e ON e.machine_id = p.machine_id AND e.process = '
 WHERE p.provider = '{provider}' AND p.machine_id NOT IN (SELECT machine_id FROM work)
 ORDER BY e.due_at, p.machine_id
 """
+_UNDONE = "SELECT 1 FROM machine_rebooted WHERE machine_id = :id AND rebooted_at = '-infinity'"
 
 
 def administrator(settings: BmdbSettings) -> pg8000.native.Connection:
@@ -102,15 +103,8 @@ class _WarmConnection(Connection):
             return super()._open()
 
 
-_UNDONE = "SELECT 1 FROM machine_rebooted WHERE machine_id = :id AND rebooted_at = '-infinity'"
-
-
 class Fleet:
-    """
-    One database, and helpers to fill it.
-
-    Rows are backdated with SQL; the database's own clock is never faked.
-    """
+    """One database, and helpers to fill it. Rows are backdated; the database's own clock is never faked."""
 
     def __init__(self, settings: BmdbSettings, clock: Clock, backends: Backends | None = None) -> None:
         """*backends* stay when it is closed; without them it has its own."""
@@ -206,12 +200,7 @@ class Fleet:
         provider: str = PROVIDER,
         location: str | None = None,
     ) -> list[UUID]:
-        """
-        Return machines that a provider has, made by a few statements however many they are.
-
-        Their agents were started and sent their last heartbeats so many seconds
-        ago; None: never. A Recoverer watches those that have agents.
-        """
+        """Return machines that a provider has, whose agents were started and last reported so long ago; None: never."""
         place = "NULL" if location is None else pg8000.native.literal(location)
         columns = "machine_id, provider, provider_id, provider_location"
         parts = [

@@ -75,8 +75,7 @@ def plant(fleet: Fleet, listed: Listed, count: int) -> list[UUID]:
 
 
 def name_of(fleet: Fleet, machine_id: UUID) -> str:
-    found: str = fleet.sql("SELECT provider_id FROM machine_provided WHERE machine_id = :id", id=machine_id)[0][0]
-    return found
+    return str(fleet.sql("SELECT provider_id FROM machine_provided WHERE machine_id = :id", id=machine_id)[0][0])
 
 
 def facts(fleet: Fleet, machine_id: UUID) -> list[str | None]:

@@ -115,11 +115,8 @@ class RecoveryEnvironment:
             if refusal is not None:
                 raise refusal
 
-        return (
-            loop,
-            held,
-            Task(held, Deadline(self.clock, 60, session.seconds_left), loop.decide(session, [held])[held], ask),
-        )
+        deadline = Deadline(self.clock, 60, session.seconds_left)
+        return loop, held, Task(held, deadline, loop.decide(session, [held])[held], ask)
 
     def settle(self) -> None:
         """Let another function have reached the BMDB a few minutes ago."""
@@ -129,11 +126,7 @@ class RecoveryEnvironment:
         return dry_run(self.loop, self.name, self.fleet.connection, self.clock, RunLimits(10, 60, 60))
 
     def watch(self, minutes: float, every: float = TICK_MINUTES) -> dict[Metric, float]:
-        """
-        Let time pass in which those that report do, and run the Recoverer *every* so many minutes, at last too.
-
-        Return the counts of the last run.
-        """
+        """Let time pass, run the Recoverer *every* so many minutes and at last, and return the counts of that run."""
         counts: dict[Metric, float] = {}
         while minutes > 0:
             self.fleet.pass_time(min(minutes, every) * MINUTE)

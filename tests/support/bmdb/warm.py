@@ -1,8 +1,4 @@
-"""
-Server processes that connections to a database use one after another.
-
-A new one reads the catalog and plans every statement again, which takes longer than most tests and commands.
-"""
+"""Server processes for one connection after another: a new one plans all again, which takes longer than most tests."""
 
 import os
 import socket

@@ -91,8 +91,7 @@ class Ec2Api:
             tags={"instance": {key.replace("_", "-"): value for key, value in tags.items()}},
             client_token="ABCDE",
         )
-        found: str = launched.instances[0].id
-        return found
+        return str(launched.instances[0].id)
 
     def set_state(self, instance_id: str, state: str, reason: str = "") -> None:
         found = self.instance(instance_id)

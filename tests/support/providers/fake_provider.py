@@ -65,11 +65,7 @@ class FakeSteps(FakeProvider):
 
 
 class Cloud(FakeProvider):
-    """
-    A provider in memory: some capacity, and machines that carry the tokens of their creation.
-
-    Safe to use from any thread; tests may change its machines.
-    """
+    """A provider in memory, for any thread: some capacity, and machines that carry the tokens of their creation."""
 
     name = "cloud"
     capabilities = frozenset({Capability.CREATE, Capability.RELEASE})

@@ -45,7 +45,7 @@ def test_a_function_can_tell_that_the_database_is_slow() -> None:
     assert MIGRATION_LIMITS.statement + ANSWER_SECONDS <= FUNCTION_SECONDS["migrator"]
 
 
-def test_a_backoff_grows_and_lets_an_agent_start_be_tried_twice() -> None:
+def test_a_backoff_grows_and_lets_agent_starts_be_tried_twice() -> None:
     """Then the next step is worth its violence."""
     assert PACE.start_backoff_seconds < PACE.start_backoff_maximum_seconds
     assert PACE.step_backoff_seconds < PACE.step_backoff_maximum_seconds

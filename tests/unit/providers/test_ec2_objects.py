@@ -181,12 +181,7 @@ def test_user_data_has_only_host_key_and_login_key() -> None:
     ],
 )
 def test_a_launch_is_what_the_settings_say(given: dict[str, str], told: dict[str, Any]) -> None:
-    """
-    What is unset is left to the launch template.
-
-    The tags identify the volumes, for us and in the bill; the host key is for the instance alone. User data holds the
-    private key: neither a mere request nor a container may read it at the metadata service.
-    """
+    """Volumes are known by tags. User data holds the private key: no mere request, and no container, may read it."""
     ours = [{"Key": name, "Value": value} for name, value in TAGS.items()]
     assert launch(settings(**given), "f/1", TOKEN, HOST_KEY, "data") == {
         "MinCount": 1,

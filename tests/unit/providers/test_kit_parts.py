@@ -20,7 +20,7 @@ OURS = UUID(int=5)
 
 
 @pytest.mark.parametrize("token", [UUID(int=0), UUID(int=2**128 - 1), OURS])
-def test_a_mark_holds_fleet_slot_and_token_as_a_host_name(token: UUID) -> None:
+def test_a_mark_holds_fleet_slot_and_token_as_host_name(token: UUID) -> None:
     """At Latitude.sh, where it may have 32 characters, it is the only place for them."""
     for fleet in ("a", "a-1", "blue-", "x" * 20):
         mark = mark_of(f"{fleet}/99999", token)

@@ -88,16 +88,13 @@ def test_small_budgets_are_shown_where_a_machine_may_wait(fleet: dict[str, Fleet
     assert set(shown(budgets(fleet, LIMITS), fleet)) == names
 
 
-def test_a_limit_can_be_switched_off_and_all_steps_with_it() -> None:
+def test_a_limit_and_all_steps_can_be_switched_off() -> None:
     """1 switches the share off, 0 all interruptions, as a silent provider does."""
     for fleet in (figures(100, 99), figures(4, 3)):
         assert budgets({"": fleet}, BudgetLimits(20, 1))[WHOLE_PROVIDER] == Budget(20)
     assert budgets({"": figures(100, 50)}, BudgetLimits(0, 0.2))[WHOLE_PROVIDER].per_hour == 0
     silent = {"r1": Budget(20), WHOLE_PROVIDER: Budget(0, Brake.SILENT, "?")}
     assert permitted({UUID(int=1): "r1"}, silent, {}, LIMITS) == set()
-
-
-USUAL = {"r1": Budget(20), "r2": Budget(1, Brake.SHARE, "?"), WHOLE_PROVIDER: Budget(20)}
 
 
 @pytest.mark.parametrize(
@@ -121,7 +118,8 @@ def test_a_step_needs_its_locations_and_its_providers_budget(
 ) -> None:
     """In an hour, and twice that in six; the first come first."""
     machines = {UUID(int=number): at for number, at in enumerate(at for at, n in asked.items() for _ in range(n))}
-    found = permitted(machines, USUAL, steps, LIMITS)
+    usual = {"r1": Budget(20), "r2": Budget(1, Brake.SHARE, "?"), WHOLE_PROVIDER: Budget(20)}
+    found = permitted(machines, usual, steps, LIMITS)
     assert {at: sum(machines[each] == at for each in found) for at in asked} == {**dict.fromkeys(asked, 0), **granted}
     firsts = {at: [each for each, where in machines.items() if where == at][: granted.get(at, 0)] for at in asked}
     assert found == {each for of in firsts.values() for each in of}

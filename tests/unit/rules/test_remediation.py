@@ -205,12 +205,8 @@ def test_health_lasts_until_the_last_heartbeat(started: float | None, heard: flo
 def test_agent_restarts_interrupt_no_machine(event: WorkEvent, step: str | None, restarted: bool) -> None:
     """It may be healthy although it has no agent on record, so it is looked at."""
     history = [line(LOOKED, at(0), None), line(event, at(1), step), line(LOOKED, at(3), None)]
-    assert [uninterrupted(history, rebooted_at) for rebooted_at in (None, at(0), at(1), at(2))] == [
-        restarted,
-        restarted,
-        False,
-        False,
-    ]
+    found = [uninterrupted(history, rebooted_at) for rebooted_at in (None, at(0), at(1), at(2))]
+    assert found == [restarted, restarted, False, False]
 
 
 def taken(*steps: str, failed: FailureKind | None = None, every: float = HOUR) -> list[PastAttempt]:

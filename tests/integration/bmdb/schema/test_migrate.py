@@ -179,7 +179,7 @@ def test_a_session_opens_on_a_newer_schema_that_allows_it(
     require(connection)
 
 
-def test_a_migration_lets_others_pass_while_it_waits_for_a_lock(
+def test_a_migration_that_waits_for_a_lock_lets_others_pass(
     connect: Callable[[], Connection], empty_database: BmdbSettings
 ) -> None:
     """Heartbeats would queue behind it until the transaction ends that has the lock."""
@@ -200,7 +200,7 @@ def test_a_migration_lets_others_pass_while_it_waits_for_a_lock(
         assert applied.result(WAIT_SECONDS) == [alter]
 
 
-def test_a_lock_that_is_never_free_ends_a_migration_with_the_reason(
+def test_a_lock_that_is_never_free_ends_a_migration(
     connect: Callable[[], Connection], empty_database: BmdbSettings
 ) -> None:
     holder = connect()

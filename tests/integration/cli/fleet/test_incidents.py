@@ -1,8 +1,4 @@
-"""
-Incidents and restores: the commands of their pages are typed.
-
-From ``status`` to the cause and its cure it is at most one more command, which ``status`` prints.
-"""
+"""From ``status`` to the cause and its cure it is at most one more command, which ``status`` prints."""
 
 import os
 import re

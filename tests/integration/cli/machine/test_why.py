@@ -142,7 +142,7 @@ def test_retry_ends_backoffs_and_leaves_a_line_of_history(fleet: Fleet, shepherd
     assert held.last_interval_seconds is None, "it begins with a short wait again"
 
 
-def test_a_backoff_that_is_over_is_only_ended_of_a_suspect(fleet: Fleet, shepherdctl: CommandLine) -> None:
+def test_a_backoff_that_is_over_is_ended_of_suspects_alone(fleet: Fleet, shepherdctl: CommandLine) -> None:
     """Or it would be worked on alone for longer, of which the dry run tells too."""
     machine_id = failed(fleet)
     fleet.pass_time(600)

@@ -331,7 +331,6 @@ def test_a_release_that_was_cut_off_is_asked_for_again(
 ) -> None:
     """Between record and effect, or between effect and answer; it is stranded until then, and counts."""
     machine_id = at_provider(fleet, cloud, fleet.provided_machine())
-
     getattr(edge, moment)["release"] = failing(Killed())
     with pytest.raises(Killed):
         operator.release(machine_id)
@@ -398,7 +397,6 @@ def test_a_refused_release_leaves_no_request(
     assert asked(fleet) == []
 
 
-LOCKED = [name for name in WRITES if "FROM provisioner_lock" in statements().get(name, "")]
 LOSSES = {
     "dead": "UPDATE sessions SET deadline = clock_timestamp() - interval '1 hour' WHERE session_id = :session",
     "overtaken": "UPDATE provisioner_lock SET session_id = :successor",
@@ -407,7 +405,7 @@ LOSSES = {
 """What a transaction does that is under way when the write begins, and commits when the writer's deadline is over."""
 
 
-@pytest.mark.parametrize("name", LOCKED)
+@pytest.mark.parametrize("name", [name for name in WRITES if "FROM provisioner_lock" in statements().get(name, "")])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_session_that_loses_the_lock_while_waiting_writes_nothing(fleet: Fleet, name: str, loss: str) -> None:
     """Who holds it, and until when, is what the rows say when the write has them, not when it began."""

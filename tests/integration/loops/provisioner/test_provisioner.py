@@ -254,7 +254,7 @@ def test_capacity_that_fails_is_left_alone_for_a_while(fleet: Fleet, cloud: Clou
     assert capacity in {machine.reservation_id for machine in cloud.machines.values()}
 
 
-def test_a_lost_creation_on_capacity_that_was_taken_is_given_up(fleet: Fleet, edge: Edge, run: Run) -> None:
+def test_a_lost_creation_on_taken_capacity_is_given_up(fleet: Fleet, edge: Edge, run: Run) -> None:
     """A provider may create no other machine for its token, so that the intent would wait without end."""
     edge.before["create_machine"] = failing(NO_ANSWER)
     run(edge)

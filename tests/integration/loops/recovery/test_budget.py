@@ -32,7 +32,7 @@ def test_an_outage_of_ours_reboots_no_machine(env: RecoveryEnvironment) -> None:
     assert not env.provider.reboots
 
 
-def test_a_machine_due_soon_after_an_outage_of_ours_waits_too(env: RecoveryEnvironment) -> None:
+def test_a_machine_due_after_an_outage_of_ours_waits_too(env: RecoveryEnvironment) -> None:
     """The first invocation that gets through says nothing about agents that have not reported again yet."""
     env.add_reporting(REPORTING)
     env.after_outage = True

@@ -62,11 +62,7 @@ def test_the_policy_starts_over_after_an_hour_of_health(env: RemediationSetup, m
 
 @pytest.mark.parametrize("asked", [False, True], ids=["before", "while the provider is asked"])
 def test_a_session_that_is_over_reboots_nothing(env: RemediationSetup, *, asked: bool) -> None:
-    """
-    Another may be at work on the machine by now, or its new agent may be running already.
-
-    Providers look at the machine first, which may take long; what counts is the moment of the effect.
-    """
+    """Another may work on the machine by now. Providers look at it first; what counts is the moment of the effect."""
     loop, _, attempt = env.begin(env.fleet.open_session(30))
     attempt = replace(attempt, ask=lambda _: None)  # its answer came before
     if asked:

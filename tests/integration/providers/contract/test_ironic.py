@@ -1,8 +1,4 @@
-"""
-The ironic adapter: the contract of all providers, and what is special about it.
-
-``make test-ironic`` runs it in front of the real service.
-"""
+"""``make test-ironic`` runs these in front of the real service."""
 
 import json
 import re

@@ -1,8 +1,4 @@
-"""
-Connections that break in the middle: the outcome is never guessed, the BMDB is asked.
-
-Statements that are still running at the server then are neither abandoned nor executed twice.
-"""
+"""Where a connection broke, the BMDB is asked; a statement that still runs is neither abandoned nor executed twice."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -49,7 +45,6 @@ def test_a_claim_returns_what_it_claimed_whatever_was_lost(
     fleet.sql("INSERT INTO machine_host_key SELECT machine_id, 'pinned', now() FROM machines")
     breaking.lose(lost, after=statement - 1)
     claim = work.claim(session, Process.AGENT_START, machines)
-
     assert set(ids(claim)) == machines
     assert {found.host_key for found in claim} == {"pinned"}
     assert all(found.provider_id and found.provider_id.startswith("machine-") for found in claim)
