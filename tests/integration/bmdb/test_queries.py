@@ -1,3 +1,4 @@
+from datetime import timedelta
 from uuid import UUID, uuid4
 
 import pytest
@@ -76,6 +77,13 @@ def test_a_search_by_state_finds_each_machine_once(fleet: Fleet, connection: Con
     fleet.sql("INSERT INTO machine_creation_intent SELECT machine_id, 'static', NULL, now() FROM machines")
     found = [each.machine_id for each in matching(connection, Search(states=(State.CREATING,)))]
     assert (len(found), len(set(found))) == (600, 600)
+
+
+def test_it_is_shown_from_when_silence_makes_a_machine_unhealthy(fleet: Fleet, connection: Connection) -> None:
+    shown = lookup.show_machine(connection, fleet.reporting_machine(60))
+    assert shown.unhealthy_at is not None
+    assert shown.agent_heartbeat_at is not None
+    assert shown.unhealthy_at - shown.agent_heartbeat_at == timedelta(minutes=10)
 
 
 def test_a_reboot_is_shown_of_its_machine_alone(fleet: Fleet, connection: Connection) -> None:

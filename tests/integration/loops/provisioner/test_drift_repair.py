@@ -383,8 +383,13 @@ def test_operators_decide_about_a_release_of_unknown_outcome(
     assert asked(fleet) == [[machine_id, False]]
     assert results(operator.keep(machine_id)) == [ActionResult.REFUSED]  # too early
     fleet.pass_time(YOUNG_SECONDS)
+    there = dict(cloud.machines)
+    cloud.machines.clear()
+    assert results(operator.keep(machine_id)) == [ActionResult.REFUSED]  # it has taken effect
+    cloud.machines.update(there)
     assert results(operator.keep(machine_id)) == [ActionResult.DONE]
     assert (asked(fleet), pauses.pauses_in_force(fleet.connection)) == ([], [])
+    assert fleet.events(machine_id)[-1] == "ReleaseCanceled"
     assert results(operator.keep(machine_id)) == [ActionResult.DONE]
 
 

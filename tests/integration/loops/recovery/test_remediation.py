@@ -7,11 +7,22 @@ from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.machine import SshHostKeyChanged
 from shepherd_core.domain.errors.provider import NotSupported, ProviderRefused, ProviderUnavailable
 from shepherd_core.domain.machine import Process
-from shepherd_core.domain.remediation import QUARANTINE, RESTART_AGENT, STEPS, HistoryLine, StepKind
-from shepherd_core.recovery import NotTaken
+from shepherd_core.domain.remediation import (
+    POWER_CYCLE,
+    QUARANTINE,
+    REBOOT,
+    RESTART_AGENT,
+    STEPS,
+    HistoryLine,
+    NextStep,
+    Step,
+    StepKind,
+)
+from shepherd_core.recovery import NotTaken, Steps, Taken
 from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
+from tests.support import defaults
 from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed
 from tests.support.bmdb.recovery import TICK_MINUTES, OneMachine
@@ -105,6 +116,17 @@ def test_an_error_after_a_request_that_interrupts_is_on_record(env: RemediationS
     assert env.run()[Metric.FAILED] == 1
     assert env.told == ["reboot", "Failed"]
     assert env.fleet.sql("SELECT cause FROM work_backoff") == [["ValueError: half an answer"]]
+
+
+def test_each_of_two_steps_ends_as_its_own(env: RemediationSetup) -> None:
+    env.fleet.unhealthy_machine()
+    session = env.fleet.open_session()
+    steps = (Step(REBOOT, 1, defaults.TIMEOUTS), Step(POWER_CYCLE, 1, defaults.TIMEOUTS))
+    chosen = {held: NextStep(step, 1) for held, step in zip(claimed(session, RECOVER), steps, strict=True)}
+    remediation.record_attempts(session, chosen)
+    Steps({}, defaults.RULES.backoff).finish(session, {held: Taken(decision) for held, decision in chosen.items()})
+    ends = {held: [step for event, step, _ in env.lines(held.machine_id) if event == "Finished"] for held in chosen}
+    assert ends == {held: [decision.step.name] for held, decision in chosen.items()}
 
 
 @pytest.mark.parametrize("provider", [PROVIDER, "equinix"])

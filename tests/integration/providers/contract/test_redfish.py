@@ -208,6 +208,22 @@ def test_a_machine_that_goes_off_late_may_be_off(site: Site, action: str, *, ans
         site.act(action, reinstall="pxe")
 
 
+def test_a_machine_whose_state_is_unknown_may_be_off(site: Site) -> None:
+    site.bmc.reset_types = OFF_AND_ON
+    site.bmc.faults.add(Drop(method="POST", path=RESET))
+    site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, nth=2, times=0, status=404))
+    with pytest.raises(ProviderUnavailable, match="; the machine may be off"):
+        site.act("power_cycle")
+    assert "On" not in site.bmc.resets
+
+
+def test_a_system_without_what_every_system_has_is_refused(site: Site) -> None:
+    """Another try would see the same."""
+    site.bmc.faults.add(FakeAnswer(method="GET", path=site.bmc.system, times=0, status=200, body={}))
+    with pytest.raises(ProviderRefused):
+        site.act("reboot")
+
+
 @pytest.mark.parametrize(
     ("action", "source", "shown"),
     [
