@@ -1,10 +1,4 @@
-"""
-A model of sessions and work as plain Python: no database, no concurrency.
-
-Machines and sessions are small numbers. Time is whole seconds and passes when a
-test says so. Every statement of the product is one step here, and must have the
-same effect.
-"""
+"""A model of sessions and work in plain Python, with whole seconds: each step has the effect of one statement."""
 
 from __future__ import annotations
 
@@ -32,7 +26,6 @@ LOCATION_STEPS, PROVIDER_STEPS, STEPS_IN_SIX_HOURS = 1, 2, 2
 """The budgets: how many machines may be interrupted in an hour, and in six hours, there and at the provider."""
 DEATH_SECONDS, LONGEST_DEATH_SECONDS = 30, 3840
 """The backoff after a death: at first, and at most."""
-
 
 _ENDS = {WorkEvent.FINISHED, WorkEvent.FAILED, WorkEvent.CANCELED, WorkEvent.EXPIRED, WorkEvent.RECOVERED}
 

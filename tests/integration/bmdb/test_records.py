@@ -48,10 +48,7 @@ def fetched() -> Iterator[tuple[str, type]]:
                 yield statement, vars(builtins).get(row) or getattr(import_module(name), row)
 
 
-FETCHED = sorted(set(fetched()), key=str)
-
-
-@pytest.mark.parametrize(("statement", "row"), FETCHED)
+@pytest.mark.parametrize(("statement", "row"), sorted(set(fetched()), key=str))
 def test_a_statements_columns_are_the_fields_of_its_record(fleet: Fleet, statement: str, row: type) -> None:
     """Otherwise it fails when it first runs, which for some is the day of a disaster."""
     connection = driver.connect(fleet.settings, None, None, driver.TimeLimits())

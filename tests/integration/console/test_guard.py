@@ -134,9 +134,6 @@ def test_a_port_that_is_taken_is_named(fleet: Fleet, access: Access) -> None:
     assert f"cannot listen on port {access.port} of 127.0.0.1" in result.stderr
 
 
-# What is wrong: the right status, what it is, and what to do.
-
-
 @pytest.mark.parametrize(
     ("path", "status", "expected"),
     [

@@ -3,13 +3,10 @@ import io
 import re
 from datetime import timedelta
 from html import unescape
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import overview, pauses
-from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors.provider import ProviderUnavailable
 from shepherd_core.domain.machine import Process
 from shepherd_core.domain.states import State
@@ -18,7 +15,7 @@ from shepherdctl.console.pages import fleet as fleet_page
 from shepherdctl.console.pages import machines as machines_page
 from shepherdctl.descriptions.cures import CURES
 from tests.support.bmdb.fleet import HOUR, Fleet
-from tests.support.bmdb.listings import name_of
+from tests.support.bmdb.listings import Watched, name_of
 from tests.support.bmdb.work_ends import failed, ticked
 from tests.support.command_line import CommandLine
 from tests.support.console import Visitor, plant_hostile_text, said
@@ -45,20 +42,10 @@ def mixed(fleet: Fleet) -> dict[State, UUID]:
     }
 
 
-class CountingConnection(Connection):
-    ran: list[str]
-
-    def run(self, name: str, /, **parameters: Any) -> list[list[Any]]:
-        self.ran.append(name)
-        return super().run(name, **parameters)
-
-
 def test_the_fleet_page_takes_four_statements(fleet: Fleet, mixed: dict[State, UUID]) -> None:
     """Every open page asks every few seconds; what it counts adds up."""
-    connection = CountingConnection(fleet.settings, None, SystemClock())
-    connection.ran = []
+    connection = Watched(fleet)
     shown = fleet_page.fleet(connection)
-    connection.close()
     assert len(connection.ran) == 4
     assert shown["machines"] == len(mixed) == sum(place["machines"] for place in shown["places"])
     assert {state for state, number in shown["by_state"].items() if number} == set(mixed)

@@ -84,11 +84,7 @@ class SlowToAccept(TcpProxy):
 def test_a_restart_that_a_bmc_accepts_late_is_not_sent(
     site: Site, meanwhile: str, error: type[Exception], words: str, asked: bool
 ) -> None:
-    """
-    With all tries of TCP and TLS, a BMC may take twice the time limit until it reads the first byte.
-
-    The time limit is that of the whole request; the step was certainly not taken, so it is no attempt.
-    """
+    """With all tries of TCP and TLS, a BMC may take twice the time limit until it reads the first byte."""
     asks, happened = list[bool](), set[str]()
 
     def ask() -> None:

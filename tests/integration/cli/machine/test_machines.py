@@ -150,11 +150,7 @@ def test_a_machines_page_tells_what_happened_and_what_to_do(fleet: Fleet, tmp_pa
 
 
 def test_an_operator_pins_a_host_key_and_has_it_forgotten(fleet: Fleet, shepherdctl: CommandLine) -> None:
-    """
-    An operator who read it on the machine's console need not trust the first contact; the history has the name.
-
-    One that was pinned before is believed more than what is pasted.
-    """
+    """Who read it on the console need not trust the first contact; one pinned before is believed more than a paste."""
     machine_id = fleet.provided_machine()
     command = ("machine", "pin-host-key", str(machine_id), *HOST_KEY.split(), "root@machine", "--owner", "alice")
     assert "dry run: nothing was changed" in shepherdctl(*command, "--dry-run").stderr

@@ -17,8 +17,6 @@ from tests.support.command_line import CommandLine
 
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 REASON = ("--reason", "cable replaced")
-
-
 GIVEN_UP_FOR = "still unhealthy after reboot 3 times"
 
 

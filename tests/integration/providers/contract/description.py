@@ -31,7 +31,6 @@ from zlib import crc32
 from simulator.providers.kit.http_server import HttpRequest, Reply
 from simulator.providers.kit.rest import RestApi
 
-_FOLDER = Path(__file__).parents[3] / "data/descriptions"
 _TYPES = {"string": str, "integer": int, "boolean": bool, "object": dict}
 _FORM = "application/x-www-form-urlencoded"
 
@@ -42,7 +41,7 @@ class UndescribedError(Exception):
 
 class Description:
     def __init__(self, name: str) -> None:
-        described = json.loads((_FOLDER / f"{name}.json").read_text())
+        described = json.loads((Path(__file__).parents[3] / f"data/descriptions/{name}.json").read_text())
         self.requests: dict[str, dict[str, Any]] = described["requests"]
         self.statuses: list[str] = described.get("statuses", [])
         self.known: dict[str, str] = described.get("known", {})
@@ -70,12 +69,7 @@ class Description:
             yield where.removeprefix("."), known
 
     def check(self, request: HttpRequest) -> None:
-        """
-        Check one request.
-
-        Raises:
-            UndescribedError: the description does not have it.
-        """
+        """Raise UndescribedError if the description does not have this request."""
         described = self._described(request)
         where = f"{request.method} {request.path}"
         if any(request.headers.get(name) != value for name, value in self._headers.items()):
@@ -91,12 +85,7 @@ class Description:
             self._check(described.get("body", {}), {} if request.body is None else request.body, f"{where}: body")
 
     def answer(self, request: HttpRequest, reply: Reply) -> Reply:
-        """
-        Check the answer to one request, and return it without some of what is optional.
-
-        Raises:
-            UndescribedError: the description has another one.
-        """
+        """Return the answer without some of what is optional; raise UndescribedError if the description has another."""
         described, body = self._described(request), reply.body
         where = f"{request.method} {request.path} answered {reply.status}"
         if "answer" in described and reply.status == described.get("status", 200):

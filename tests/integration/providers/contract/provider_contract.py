@@ -334,11 +334,7 @@ class ProviderContract:
     def test_a_machine_is_interrupted_once_if_confirmed_just_before(
         self, setup: Setup, deadline: Deadline, action: Capability
     ) -> None:
-        """
-        It may have come back while the adapter looked it up, logged in or waited for a connection.
-
-        A step of several requests must not stop in the middle. A restarted machine comes back as the same one.
-        """
+        """It may have come back while the adapter logged in; but a step of several requests must not stop half way."""
         interrupt = setup.interruption(action)
         created = setup.created(deadline)
         before = setup.provider.get_machine(created.provider_id, deadline)

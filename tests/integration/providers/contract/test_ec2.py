@@ -116,16 +116,14 @@ class TestEc2(ProviderContract, ProviderFaults):
         )
 
 
-PLACE = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=f"{FLEET}/1")
-
-
 class Site:
     def __init__(self, api: Ec2Api, clock: ManualClock, deadline: Deadline) -> None:
         self.api, self.clock, self.deadline, self.permission = api, clock, deadline, Permission(deadline)
         self.provider = provider(clock)
 
-    def create(self, token: UUID = TOKEN) -> Machine:
-        return self.provider.create_machine(PLACE, token, self.deadline)
+    def create(self, token: UUID = TOKEN, slot: int = 1) -> Machine:
+        place = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=f"{FLEET}/{slot}")
+        return self.provider.create_machine(place, token, self.deadline)
 
     def told(self, launch: int = 0) -> dict[str, str]:
         user_data = base64.b64decode(self.api.launches[launch]["UserData"]).decode()
@@ -133,8 +131,7 @@ class Site:
         return keys
 
     def state(self, machine: Machine) -> str:
-        found: str = self.api.instance(machine.provider_id)._state.name
-        return found
+        return str(self.api.instance(machine.provider_id)._state.name)
 
     def changes(self) -> set[str]:
         """Return what EC2 was asked for besides to show something."""
@@ -159,8 +156,7 @@ def test_a_machine_has_its_own_host_key_which_listings_show(site: Site, machine:
     assert keys["ed25519_public"] == ssh_keys.public_line(keys["ed25519_private"])
     assert keys["ed25519_public"] == machine.host_key == listed.host_key == shown.host_key
     assert "PRIVATE" not in repr(machine) + repr(vars(site.provider))
-    place = Machine(provider_id=INVALID, availability=Availability.KNOWN_UNUSED, reservation_id=f"{FLEET}/2")
-    assert site.provider.create_machine(place, UUID(int=2), site.deadline).host_key != machine.host_key
+    assert site.create(UUID(int=2), slot=2).host_key != machine.host_key
 
 
 @pytest.mark.parametrize("replays", [False, True], ids=["EC2 finds a mismatch", "EC2 answers with the instance"])

@@ -306,11 +306,7 @@ def test_another_image_in_the_drive_gives_way_to_reinstallations_alone(site: Sit
 def test_a_reinstallation_that_fails_does_not_happen_at_later_restarts(
     site: Site, *, media: bool, fault: str, method: Any, path: str, nth: int
 ) -> None:
-    """
-    Wherever it died: it happens at once, with nothing run in between, or not at all.
-
-    A BMC that could not fetch the image left its machine off, and every further attempt found it so.
-    """
+    """Wherever it died: it happens at once, or not at all. A BMC that could not fetch the image left a machine off."""
     request, source = {"method": method, "path": path, "nth": nth}, site.source(media=media)
     if fault == "refused":
         site.bmc.faults.add(FakeAnswer(**request, times=1, status=400))
