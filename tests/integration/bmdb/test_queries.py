@@ -165,6 +165,15 @@ def test_an_agent_that_fails_alike_on_three_machines_is_bad(
     assert found == ([BadAgent("ab12", FailureKind.AGENT_EXITED, failing)] if bad else [])
 
 
+def test_the_latest_failures_are_the_examples(fleet: Fleet, connection: Connection) -> None:
+    machines = [fleet.quarantine(fleet.provided_machine()) for _ in range(5)]
+    for hours, machine_id in enumerate(reversed(machines)):
+        ago = "UPDATE machine_quarantine SET quarantined_at = now() - :hours * interval '1 hour' WHERE machine_id = :id"
+        fleet.sql(ago, hours=hours, id=machine_id)
+    (found,) = overview.failures(connection)
+    assert found.examples == [str(machine_id) for machine_id in reversed(machines[2:])]
+
+
 def test_a_machine_in_quarantine_is_counted_once_if_it_reports(fleet: Fleet) -> None:
     fleet.machines(3, started_ago=HOUR, reported_ago=0)
     reporting, silent = fleet.machines(2, started_ago=HOUR)

@@ -192,6 +192,7 @@ def test_what_is_not_granted_any_more_is_taken_back(owner: Owner) -> None:
     for grant in (
         'GRANT SELECT ON work_history TO "here-agent-api"',
         'GRANT UPDATE (agent_public_key) ON machine_agent_started TO "here-agent-api"',
+        'GRANT SELECT (reason) ON pauses TO "here-agent-api"',  # the only grant on this table
         "GRANT CREATE ON SCHEMA public TO PUBLIC",
         "CREATE TABLE of_another (x int)",
     ):
@@ -202,6 +203,7 @@ def test_what_is_not_granted_any_more_is_taken_back(owner: Owner) -> None:
     for attack in (
         "SELECT 1 FROM work_history",
         "UPDATE machine_agent_started SET agent_public_key = ''",
+        "SELECT reason FROM pauses",
         "CREATE TABLE mine (x int)",
     ):
         with pytest.raises(StatementFailed) as caught:

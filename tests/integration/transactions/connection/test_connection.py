@@ -197,6 +197,11 @@ def test_a_refused_set_up_leaves_no_connection(fleet: Fleet) -> None:
     assert set(Path("/proc/self/fd").iterdir()) == before, remembered
 
 
+def test_plans_without_scans_last_as_long_as_the_connection(fleet: Fleet) -> None:
+    connection = fleet.connect(limits=TimeLimits(scans=False))
+    assert [connection._connected().run("SHOW enable_seqscan") for _ in range(2)] == [[["off"]]] * 2
+
+
 def test_a_full_database_is_a_passing_state(fleet: Fleet) -> None:
     fleet.sql("CREATE ROLE turned_away LOGIN CONNECTION LIMIT 0")
     connection = fleet.connect(fleet.settings.model_copy(update={"bmdb_user": "turned_away"}))

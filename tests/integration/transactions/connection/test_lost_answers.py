@@ -77,6 +77,14 @@ def test_a_session_opens_although_the_first_answer_is_lost(
     assert ids(claimed(opened, Process.AGENT_START)) == [machine_id]
 
 
+def test_a_session_that_is_lost_again_is_not_opened(fleet: Fleet, breaking: BreakingConnection) -> None:
+    connection = fleet.connect(breaking.settings)
+    for _ in range(2):
+        breaking.lose("request")
+    with pytest.raises(CommitUnknown):
+        fleet.open_session(connection=connection)
+
+
 @either
 def test_a_single_statement_whose_outcome_is_unknown_says_so(
     fleet: Fleet, breaking: BreakingConnection, lost: Lost
