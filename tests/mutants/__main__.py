@@ -66,12 +66,7 @@ def verdict(mutant: Mutant, tests: list[Trial]) -> tuple[str, str]:
 
 
 def see_that_tests_run(mutant: Mutant, tests: list[Trial]) -> None:
-    """
-    Check that the tests of a mutant pass without it; otherwise every mutant would be killed.
-
-    Raises:
-        AssertionError: they do not.
-    """
+    """Check that the tests of a mutant pass without it; otherwise every mutant would be killed."""
     what, why = verdict(replace(mutant, new=mutant.old), tests)
     assert what == "survived", f"the tests fail without any mutant: {why or 'none was run'}"
 

@@ -79,12 +79,7 @@ def mutants_of(file: str) -> tuple[Mutant, ...]:
 
 
 def drawn(seed: int, wanted: Callable[[str], bool]) -> list[Mutant]:
-    """
-    Return all mutants of the chosen files, in an order that the seed decides.
-
-    Each mutant's place in it is decided by its own text, so that a change
-    elsewhere draws no others.
-    """
+    """Return all mutants of the chosen files, ordered by seed and own text: a change elsewhere draws no others."""
     ranked: list[tuple[str, Mutant]] = []
     for file in filter(wanted, files()):
         same: Counter[tuple[str, ...]] = Counter()

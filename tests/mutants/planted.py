@@ -19,12 +19,7 @@ class Edit:
     """The one of the file in which the old text stands; empty: anywhere."""
 
     def apply(self, package: Path) -> None:
-        """
-        Change the old text of a file in a copy of the package.
-
-        Raises:
-            AssertionError: it does not occur exactly once.
-        """
+        """Change the old text of a file in a copy of the package, in which it must occur exactly once."""
         text, mark, start = (package / self.file).read_text(encoding="utf-8"), "-- name: ", 0
         end = len(text)
         if self.statement:

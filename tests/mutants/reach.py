@@ -142,12 +142,7 @@ def users(place: str) -> set[str]:
 
 
 def ordered(tests: Iterable[Trial], seconds: float, module: str = "") -> dict[str, float]:
-    """
-    Return the tests to run and their times: as many as *seconds* allow, at least one.
-
-    Files named after the *module* come first, then unit tests, then the quickest
-    file.
-    """
+    """Return tests and their times, as *seconds* allow: of files named after the *module* first, then of unit tests."""
     by_file: dict[str, list[Trial]] = {}
     for test in tests:
         by_file.setdefault(test.file, []).append(test)

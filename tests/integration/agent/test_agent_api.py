@@ -62,9 +62,6 @@ def why(capsys: pytest.CaptureFixture[str]) -> str:
     return str(line["why"])
 
 
-# --- who is believed ---
-
-
 def test_a_heartbeat_of_the_right_agent_is_recorded(
     fleet: Fleet, api: AgentApi, agent: SignedAgent, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -223,9 +220,6 @@ def test_a_recovery_in_the_middle_of_a_request_wins(
     assert recorded(fleet) == [[], [], []]
 
 
-# --- what it costs ---
-
-
 def trips(way: BreakingConnection, api: AgentApi, request: AgentRequest) -> tuple[HTTPStatus, int]:
     before = way.requests
     status = api.handle(request).status
@@ -320,9 +314,6 @@ def test_a_heartbeat_writes_one_row_and_no_index_entry(own_fleet: Fleet) -> None
     assert [after - known for after, known in zip(written(), before, strict=True)] == [0, 200, 200, 0]
 
 
-# --- what an agent may ask for ---
-
-
 def test_an_agent_reporting_too_often_is_refused_for_a_time(
     fleet: Fleet, agent: SignedAgent, breaking: BreakingConnection, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -386,9 +377,6 @@ def test_an_invalid_body_is_refused_with_the_reason(
         assert (refused.status, refused.body.decode()) == (BAD_REQUEST, f"{reason}\n")
         assert recorded(fleet) == before
         assert api.handle(agent.request()).status == OK
-
-
-# --- what comes with it ---
 
 
 def test_a_heartbeat_encoded_by_protoc_is_recorded(fleet: Fleet, api: AgentApi) -> None:
@@ -532,9 +520,6 @@ def test_an_installation_report_does_not_wait_for_a_new_wish(fleet: Fleet, agent
 
     other.transact(wish)
     assert fleet.sql("SELECT process FROM machine_need") == [["ShepherdRecovery"]]
-
-
-# --- when the BMDB is not well ---
 
 
 def test_an_agent_whose_row_stays_locked_is_asked_to_retry(

@@ -201,9 +201,6 @@ def test_no_machine_is_begun_without_the_time_for_it(fleet: Fleet, run: Runner, 
     assert 150 <= counts[Metric.OLDEST_DUE_AGE] < 150 + WAIT_SECONDS  # as of the last reading, and 50 s since
 
 
-# --- failures ---
-
-
 @pytest.mark.parametrize(
     ("error", "recorded", "logged"),
     [
@@ -235,9 +232,6 @@ def test_a_failure_is_kept_with_its_cause(
     (line,) = log_lines(capsys)
     assert (line["level"], line["machine_id"], line["retry_in_seconds"]) == (logged, str(machine), 60)
     assert ("in run_task" in line.get("exception", "")) is (logged == "ERROR")
-
-
-# --- time ---
 
 
 @pytest.mark.parametrize("error", [None, SshRefused()])
@@ -310,9 +304,6 @@ def test_work_without_time_or_preparation_is_canceled_and_stays_due(
     for task in loop.tasks:
         with pytest.raises((TimeLimitExceeded, SessionExpired)):
             task.deadline.check()
-
-
-# --- the session ---
 
 
 @pytest.mark.parametrize("slow", ["prepare", "run_task"])
@@ -411,9 +402,6 @@ def test_a_dry_run_changes_nothing_and_returns_the_next_claim(fleet: Fleet, run:
     before = fleet.content()
     assert dry_run(FakeLoop(), PROVIDER, fleet.connection, clock, limits).work == [], "there is one that is paused"
     assert fleet.content() == before
-
-
-# --- questions to the BMDB ---
 
 
 class AnsweringLoop(FakeLoop):

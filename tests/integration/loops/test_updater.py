@@ -185,15 +185,9 @@ def test_a_dry_run_returns_the_changes_and_makes_none(
     assert listed.asked == 1
     fleet.pass_time(HOUR)
     before = fleet.content()
-    assert make(listed).plan(Deadline(clock, 60)) == {
-        "changes": [
-            {
-                "machine_id": machine_id,
-                "provider_id": name_of(fleet, machine_id),
-                "changed": {"location": ("ams", "fra")},
-            }
-        ]
-    }
+    changed = {"location": ("ams", "fra")}
+    change = {"machine_id": machine_id, "provider_id": name_of(fleet, machine_id), "changed": changed}
+    assert make(listed).plan(Deadline(clock, 60)) == {"changes": [change]}
     assert fleet.content() == before
 
 

@@ -379,6 +379,5 @@ def test_a_dry_run_changes_nothing_and_returns_the_next_plan(
     assert fleet.content() == before
     assert cloud.machines == {}
     planner.run(Deadline(clock, 600), "a test")
-    assert [creation.capacity.reservation_id for creation in plan.create] == [
-        machine.reservation_id for machine in cloud.machines.values()
-    ]
+    made = [machine.reservation_id for machine in cloud.machines.values()]
+    assert [creation.capacity.reservation_id for creation in plan.create] == made
