@@ -98,16 +98,14 @@ def test_a_path_of_another_deployment_is_refused_unread(
 
 def test_faults_of_the_settings_fail_the_invocation_until_corrected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that cannot be right must not tell agents that they are wrong."""
-    monkeypatch.setenv("SHEPHERD_HEARTBEAT_INTERVAL_SECONDS", "many")
-    monkeypatch.setenv("SHEPHERD_BMDB_PORT", "0")
+    wrong = {"SHEPHERD_HEARTBEAT_INTERVAL_SECONDS": "many", "SHEPHERD_BMDB_PORT": "0"}
+    for name, value in wrong.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError) as caught:
         invoke(SAMPLE)
-    assert {fault.split()[0] for fault in caught.value.faults} == {
-        "SHEPHERD_HEARTBEAT_INTERVAL_SECONDS",
-        "SHEPHERD_BMDB_PORT",
-    }
-    monkeypatch.delenv("SHEPHERD_HEARTBEAT_INTERVAL_SECONDS")
-    monkeypatch.delenv("SHEPHERD_BMDB_PORT")
+    assert {fault.split()[0] for fault in caught.value.faults} == wrong.keys()
+    for name in wrong:
+        monkeypatch.delenv(name)
     assert invoke(SAMPLE)["statusCode"] == 401
 
 

@@ -425,11 +425,8 @@ def test_a_refusal_does_not_take_the_place_of_an_outcome(server: AgentServer, ag
     eventually(agent.installer.report)
     server.answer = lambda _: _asking(2, signed=False)
     reports = [agent.outcome() for _ in range(3)]
-    assert [(report.generation, report.WhichOneof("result")) for report in reports] == [
-        (1, "success"),
-        (2, "error"),
-        (2, "error"),
-    ]
+    outcomes = [(report.generation, report.WhichOneof("result")) for report in reports]
+    assert outcomes == [(1, "success"), (2, "error"), (2, "error")]
     server.answer = lambda _: Answer()
     agent.outcome()
     agent.heartbeats.send()

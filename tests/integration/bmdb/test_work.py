@@ -26,7 +26,6 @@ from tests.support.bmdb.work_ends import ENDS, End
 START, RECOVER = Process.AGENT_START, Process.RECOVERY
 KEY = bytes(range(32))
 
-
 PROCESSES = [*Process, cast("Process", "ShepherdMadeUp")]
 """Every one that there is, and one that somebody may add."""
 

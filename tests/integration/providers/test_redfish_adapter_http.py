@@ -197,15 +197,9 @@ def test_a_401_while_switching_off_is_not_repeated(site: Site, *, replaced: bool
 def test_many_systems_send_their_bmc_a_wrong_password_once(site: Site) -> None:
     """A chassis of blades has one BMC, and a listing asks for all of them."""
     site.bmc.password = "another one"
-    entries = [
-        {
-            **site.rack.entries[0],
-            "ID": f"blade-{number}",
-            "Addr": f"192.0.2.{number}",
-            "System": f"{site.bmc.system}{number}",
-        }
-        for number in range(1, 9)
-    ]
+    first, system = site.rack.entries[0], site.bmc.system
+    blades = ({"ID": f"blade-{each}", "Addr": f"192.0.2.{each}", "System": f"{system}{each}"} for each in range(1, 9))
+    entries = [{**first, **blade} for blade in blades]
     adapter = site.provider(read_list=lambda: json.dumps(entries).encode())
     assert {machine.status for machine in adapter.list_machines(site.deadline)} == {ProviderStatus.UNKNOWN}
     assert site.bmc.bad_logins == 1
