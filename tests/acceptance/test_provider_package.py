@@ -60,8 +60,3 @@ print(settings.provider, provider.name, *sorted(provider.capabilities))
     given = {"SHEPHERD_SETTINGS": str(document), "SHEPHERD_BMDB_HOST": "/nowhere", parameter: "/unused"}
     done = run(installed, "-c", program, **given)
     assert (done.stdout, done.stderr) == ("class class create reboot release\n", "")
-
-
-def test_tests_stay_out_of_what_is_installed(installed: Path) -> None:
-    found = {path.name for path in (installed / "shepherd_class").iterdir()}
-    assert found - {"__pycache__"} == {"__init__.py", "adapter.py", "settings.py"}
