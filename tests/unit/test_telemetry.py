@@ -150,11 +150,6 @@ def test_every_count_can_be_emitted(capsys: pytest.CaptureFixture[str]) -> None:
     assert {each["Unit"] for each in directive["Metrics"]} <= {"Count", "Seconds"}
 
 
-def test_nothing_is_loaded_before_the_first_line() -> None:
-    code = "import sys, shepherd_core.telemetry; print('aws_lambda_powertools' in sys.modules)"
-    assert ran(sys.executable, "-c", code).stdout == "False\n"
-
-
 @pytest.mark.parametrize("variable", ["AWS_LAMBDA_LOG_LEVEL", "POWERTOOLS_LOG_LEVEL"])
 def test_the_platform_sets_the_level(variable: str) -> None:
     code = "from shepherd_core import telemetry as t; t.info('a'); t.error('b')"

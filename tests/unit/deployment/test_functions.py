@@ -184,15 +184,12 @@ def test_a_loop_takes_every_provider_that_is_able(loop: str, provider: str, envi
     assert told in str(caught.value)
 
 
-def test_the_layer_has_no_library_of_the_command_line() -> None:
+def test_the_layer_has_no_library_and_page_of_the_command_line() -> None:
     """A function loads its layer at each cold start; Lambda itself brings boto3."""
     named = (ROOT / "requirements" / "shepherdctl.in").read_text(encoding="utf-8")
     libraries = set(re.findall(r"^[a-z0-9-]+", named, re.MULTILINE))
     layer = (LAYER / "requirements.txt").read_text(encoding="utf-8")
     assert "starlette" in libraries
     assert libraries.isdisjoint(re.findall(r"^([a-z0-9-]+).*==", layer, re.MULTILINE))
-
-
-def test_the_layer_has_no_page_and_no_script() -> None:
     suffixes = {path.suffix for path in (LAYER / "shepherd_core").rglob("*") if path.is_file()} - {".pyc"}
     assert suffixes <= {".py", ".pyi", ".sql", ""}
