@@ -1,13 +1,14 @@
 import http.client
 import os
 import socket
+import sys
 from contextlib import closing, suppress
 from http.cookiejar import Cookie
 from pathlib import Path
 
 import pytest
 
-from shepherdctl.console import server
+from shepherdctl.console import connection_owner, server
 from shepherdctl.console.guard import Access
 from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine
@@ -100,6 +101,16 @@ def test_another_user_of_this_computer_is_refused_with_every_secret(access: Acce
             return
         with pytest.raises(ConnectionError):
             connection.getresponse()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+def test_a_connection_belongs_to_its_user_until_it_is_closed() -> None:
+    """Who closed it is not known any more, and anybody may have been it."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        with socket.create_connection(listening.getsockname()) as client:
+            ends = client.getsockname(), listening.getsockname()
+            assert connection_owner.user_id(*ends) == os.getuid()
+        assert connection_owner.user_id(*ends) == -1
 
 
 @pytest.mark.parametrize(
