@@ -29,7 +29,8 @@ def held(command: str, folder: Path) -> Iterator[str]:
         yield log.read_text().partition("in a second shell: ")[2].splitlines()[0]
     finally:
         os.killpg(fleet.pid, signal.SIGINT)
-        fleet.wait(WAIT_SECONDS)
+        ended = fleet.wait(WAIT_SECONDS)
+    assert ended == 128 + signal.SIGINT
 
 
 class Reader:
@@ -75,5 +76,8 @@ def test_each_command_of_the_tutorial_prints_what_it_shows(tmp_path: Path) -> No
     reader.type(before, [])
     with held(start, tmp_path) as reader.first:
         assert re.fullmatch(r"\. /tmp/shepherd-\w+/settings\.sh", first)
+        settings = Path(reader.first.removeprefix(". "))
+        assert "reboot:3:boot-wait=2:" in settings.read_text(), "a machine is rebooted at the fleet's speed"
         for command, shown in rest:
             reader.type(command, shown)
+    assert not settings.exists()
