@@ -1,18 +1,16 @@
 """The console in a real browser: what only a browser can show."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
 import pytest
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 
@@ -21,9 +19,6 @@ from simulator.environment.postgres import Postgres
 from tests.conftest import ManualClock
 from tests.support.bmdb.fleet import Fleet
 from tests.support.console import plant_hostile_text, serving
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 AXE = (Path(__file__).parents[1] / "support" / "axe" / "axe.min.js").read_text(encoding="utf-8")
@@ -109,7 +104,7 @@ def visit(browser: Browser, access: Access, reported: list[str]) -> Iterator[Cal
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-def test_pages_are_accessible(
+def test_pages_are_accessible_and_fit_their_screen(
     visit: Callable[..., Page], access: Access, machine_id: UUID, scheme: str, width: int
 ) -> None:
     page = visit("", color_scheme=scheme, viewport={"width": width, "height": 800})
@@ -121,15 +116,12 @@ def test_pages_are_accessible(
         assert (violations, page.url) == ([], page.url)
         # Tables scroll by themselves.
         assert page.evaluate("document.documentElement.scrollWidth") <= width, page.url
-
-
-def test_a_telephone_shows_states_and_names(visit: Callable[..., Page]) -> None:
-    page = visit("machines", viewport={"width": 390, "height": 800})
+    page.goto(access.address + "machines")
     for row in page.locator("#list tbody tr").all():
-        for cell in row.locator("td, th").all()[:2]:
+        for cell in row.locator("td, th").all()[:2]:  # state and name
             box = cell.bounding_box()
             assert box is not None
-            assert box["x"] + box["width"] <= 390, cell.inner_text()
+            assert box["x"] + box["width"] <= width, cell.inner_text()
 
 
 def test_times_are_also_those_of_the_reader(visit: Callable[..., Page], access: Access, machine_id: UUID) -> None:
