@@ -78,6 +78,7 @@ REFUSED = {
     "pause --all --reason x --owner ''": "'' cannot be an owner",
     "pause --all --reason x --owner provisioner": "'provisioner' cannot be an owner",
     "pause --all --reason x --for '2 weeks'": "'2 weeks' is not a duration",
+    "simulate --bill": "--bill needs --days",
     "resume": "nothing to resume: give one PAUSE_ID, ",
     "resume abc --all": "nothing to resume: give one PAUSE_ID, ",
     "resume --all --location fra": "nothing to resume: give one PAUSE_ID, ",
