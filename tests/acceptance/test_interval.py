@@ -1,7 +1,5 @@
 """A whole environment whose interval between heartbeats changes while it runs."""
 
-from contextlib import closing
-
 import pg8000.native
 
 from simulator.environment.environment import Environment, EnvironmentSettings
@@ -14,8 +12,7 @@ LONG_SECONDS = 200
 
 
 def test_agents_follow_an_interval_that_changes() -> None:
-    settings = EnvironmentSettings(machines=MACHINES)
-    with Environment(settings) as environment, closing(_database(environment)) as database:
+    with Environment(EnvironmentSettings(machines=MACHINES)) as environment, _database(environment) as database:
         intervals = "SELECT report_interval_seconds FROM machine_agent_heartbeat"
         for fleet_seconds, seconds in ((60, 1), (480, 8)):
             environment.set_heartbeat_seconds(fleet_seconds)
@@ -27,6 +24,5 @@ def test_agents_follow_an_interval_that_changes() -> None:
 
 
 def _database(environment: Environment) -> pg8000.native.Connection:
-    settings = environment.bmdb_settings
-    socket = f"{settings.bmdb_host}/.s.PGSQL.{settings.bmdb_port}"
-    return pg8000.native.Connection(settings.bmdb_user, database=settings.bmdb_name, unix_sock=socket)
+    name, socket = environment.bmdb_settings.bmdb_name, str(environment.postgres.socket)
+    return pg8000.native.Connection("postgres", database=name, unix_sock=socket, ssl_context=False)

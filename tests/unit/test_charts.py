@@ -77,7 +77,7 @@ def test_heartbeats_are_drawn_until_the_last_then_their_absence() -> None:
     assert drawn() == {}
 
 
-def test_a_bar_and_columns_are_measured_by_their_sum_and_highest() -> None:
+def test_a_bar_is_measured_by_its_sum_columns_by_highest() -> None:
     parts = [charts.Segment("ours", 1, 0, 250), charts.Segment("theirs", 3, 250, 750)]
     assert charts.bar({"ours": 1, "nobody's": 0, "theirs": 3}) == parts
     assert charts.columns("made", "good", [0, 1, 4]) == charts.Columns("made", "good", [0, 0.25, 1], 5, 4)

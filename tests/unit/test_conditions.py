@@ -164,7 +164,7 @@ def test_a_loop_that_never_ran_is_missed() -> None:
     assert conditions(replace(WELL, ticks=[*TICKS, *unused]), MINUTES) == []
 
 
-def test_the_most_urgent_comes_first_then_the_largest_then_the_longest() -> None:
+def test_urgency_comes_before_size_and_size_before_duration() -> None:
     budgets = [
         replace(BUDGET, location="r1", began_at=NOW),
         replace(BUDGET, location="r2"),

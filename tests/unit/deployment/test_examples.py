@@ -39,7 +39,7 @@ def test_what_an_example_names_in_the_bucket_is_put_there(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "machines"), [("static", 10), ("redfish", 24)])
-def test_the_list_of_machines_is_read_when_it_is_filled_in(name: str, machines: int) -> None:
+def test_a_list_of_machines_is_read_when_filled_in(name: str, machines: int) -> None:
     folder = next(each for each in EXAMPLES if each.name == name)
     content = filled_in(folder)["machines.json"].encode()
     assert len(LISTS[name](lambda: content).parse(content)) == machines
