@@ -8,7 +8,7 @@ from shepherd_core.bmdb.machines import lookup, overview, pauses
 from shepherd_core.bmdb.machines.search import Search, matching
 from shepherd_core.bmdb.recovery import remediation
 from shepherd_core.bmdb.wire import server
-from shepherd_core.bmdb.work import history, work
+from shepherd_core.bmdb.work import history, open_work, work
 from shepherd_core.bmdb.work.work import Failure
 from shepherd_core.domain.clock import SystemClock
 from shepherd_core.domain.errors import ShepherdError, TimeLimitExceeded
@@ -163,6 +163,17 @@ def test_an_agent_that_fails_alike_on_three_machines_is_bad(
     work.fail(session, {works[each]: Failure(error, 60) for each, error in zip(machines, failures, strict=True)})
     found = remediation.bad_agents(fleet.connection)
     assert found == ([BadAgent("ab12", FailureKind.AGENT_EXITED, failing)] if bad else [])
+
+
+def test_penalties_are_listed_as_they_end(fleet: Fleet, connection: Connection) -> None:
+    for minutes in (3, 1, 2):
+        fleet.sql(
+            "INSERT INTO capacity_penalties (provider, capacity_id, until, kind, cause) "
+            "VALUES ('static', :place, now() + :minutes * interval '1 minute', 'provider-refused', '?')",
+            place=str(minutes),
+            minutes=minutes,
+        )
+    assert [each.capacity_id for each in open_work.penalties(connection, 2)] == ["1", "2"]
 
 
 def test_the_latest_failures_are_the_examples(fleet: Fleet, connection: Connection) -> None:

@@ -54,6 +54,11 @@ def test_agent_is_started_and_recorded(deadline: Deadline) -> None:
     assert TakeoverInit.FromString(machine.stdin) == INIT
 
 
+def test_an_agent_that_said_nothing_is_not_quoted(deadline: Deadline) -> None:
+    with pytest.raises(AgentExited, match=r"exited with status 1$"):
+        take(Machine(success(), exit_status=1, stderr=b""), deadline)
+
+
 @pytest.mark.parametrize(
     ("answer", "exit_status", "error", "words"),
     [
