@@ -30,10 +30,8 @@ PREFIX = SAMPLE["rawPath"].rpartition("/")[0]
 def _environment(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Configure the function for this test's database, in a process that has not built it yet."""
     function_process.end()
-    monkeypatch.setenv("SHEPHERD_BMDB_HOST", fleet.settings.bmdb_host)
-    monkeypatch.setenv("SHEPHERD_BMDB_NAME", fleet.settings.bmdb_name)
-    monkeypatch.setenv("SHEPHERD_BMDB_USER", fleet.settings.bmdb_user)
-    monkeypatch.setenv("SHEPHERD_BMDB_ROLES", fleet.settings.bmdb_roles or "")
+    for name, value in fleet.variables.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(pace, "current", Pace(report_seconds=0, hardware_report_seconds=0))
     yield
     function_process.end()

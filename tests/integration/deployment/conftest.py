@@ -1,5 +1,3 @@
-"""What the tests of deployed functions share."""
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,11 +27,7 @@ def environment(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """Return the settings that all functions get, which are in the environment: a database, and a list of nothing."""
     (tmp_path / "list.json").write_text("[]")
     settings = {
-        "SHEPHERD_BMDB_HOST": fleet.settings.bmdb_host,
-        "SHEPHERD_BMDB_PORT": str(fleet.settings.bmdb_port),
-        "SHEPHERD_BMDB_NAME": fleet.settings.bmdb_name,
-        "SHEPHERD_BMDB_USER": fleet.settings.bmdb_user,
-        "SHEPHERD_BMDB_ROLES": fleet.settings.bmdb_roles or "",
+        **fleet.variables,
         "SHEPHERD_PROVIDER": "static",
         "SHEPHERD_PROVIDER_MACHINES": str(tmp_path / "list.json"),
         "SHEPHERD_CREATION_SECONDS": "0",

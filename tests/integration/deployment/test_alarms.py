@@ -1,5 +1,3 @@
-"""The alarms and the dashboard look at what is measured, and tell an operator what the documentation tells."""
-
 import json
 import re
 from collections.abc import Iterator
@@ -102,7 +100,6 @@ AWS_METRICS = {
     "AWS/Lambda": {"Duration", "Errors", "Invocations", "Throttles", "Url4xxCount", "Url5xxCount", "UrlRequestCount"},
     "AWS/SQS": {"ApproximateNumberOfMessagesVisible"},
 }
-"""What AWS measures, by namespace; names as its documentation has them."""
 
 
 @EVERY_ALARM

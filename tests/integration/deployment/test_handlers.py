@@ -1,15 +1,13 @@
-"""The functions as Lambda calls them: with what the schedules send, configured by the environment alone."""
-
 import importlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
-from aws_lambda_powertools.utilities.typing import LambdaContext
 from shepherd_core import handlers
 from shepherd_core.adapters import ssh_keys
 from shepherd_core.adapters.aws.secrets import SsmSecretStore
@@ -35,15 +33,13 @@ from tests.support.deployment import function_process
 from tests.support.metrics_page import documented, loops_of
 
 ROOT = Path(__file__).parents[3]
-RARE = {Metric.LEFT, Metric.SETTINGS_REFUSED}
-"""They are counted only where they happened."""
 SSH_KEY_PARAMETER = "/shepherd/ssh-key"
 API_KEY = "an-api-key"
 PUBLIC_LINE = ssh_keys.public_line(ssh_keys.generate())
 
 
 def invoke(
-    loop: str, event: dict[str, object] | None = None, request: str = "a-request", seconds: float = 300
+    loop: str, event: Mapping[str, object] | None = None, request: str = "a-request", seconds: float = 300
 ) -> dict[str, Any]:
     """Return what the function answers to *event*, by default the one that its schedule sends, after a trip as JSON."""
     handler = importlib.import_module(f"functions.{loop}.app").lambda_handler
@@ -87,9 +83,6 @@ def measured(record: dict[str, Any]) -> dict[str, float]:
     return {metric["Name"]: record[metric["Name"]] for metric in directive["Metrics"]}
 
 
-# --- what comes back ---
-
-
 @pytest.mark.parametrize("loop", ["provisioner", "recoverer"])
 def test_a_dry_run_answers_what_the_next_run_does(
     fleet: Fleet, latitude: LatitudeApi, capsys: pytest.CaptureFixture[str], loop: str
@@ -125,7 +118,8 @@ def test_answers_and_logs_count_alike(latitude: LatitudeApi, capsys: pytest.Capt
     counts = {name: value for name, value in answer.items() if name not in {"loop", "provider", "dry_run"}}
     assert {name: record[name] for name in counts} == counts
     assert measured(record) == {name: count for name, count in counts.items() if count and Metric(name).dimensions}
-    assert set(counts) == {name for name, row in documented("Metrics").items() if loop in loops_of(row[0])} - RARE
+    of_loop = {name for name, row in documented("Metrics").items() if loop in loops_of(row[0])}
+    assert set(counts) == of_loop - {Metric.LEFT, Metric.SETTINGS_REFUSED}  # which are counted only where they happened
 
 
 def test_every_line_says_whose_it_is(environment: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,9 +145,6 @@ def test_a_warm_invocation_uses_the_connection_that_is_open(fleet: Fleet, enviro
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'shepherd'"
     )
     assert fleet.sql(connections) == [[1]]
-
-
-# --- refusals ---
 
 
 def test_an_unknown_provider_hides_no_fault(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,15 +181,10 @@ def test_a_discrepancy_is_measured_and_fails_the_invocation(
     assert pauses.pauses_in_force(fleet.connection) == []
 
 
-# --- events that no schedule, API or CloudFormation sends ---
-
 TICK, REQUEST = (json.loads((ROOT / "events" / f"{name}.json").read_text()) for name in ("recoverer", "agent_api"))
 DEPLOYMENT = {"RequestType": "Create", "ResourceProperties": {"SchemaVersion": "1"}}
 LONG = "x" * 5_000_000
-
-
-def recoverer(event: Any, context: LambdaContext) -> dict[str, object]:
-    return handlers.invoke("recoverer", event, context)
+recoverer = partial(handlers.invoke, "recoverer")
 
 
 @pytest.mark.parametrize(
@@ -248,9 +234,6 @@ def test_a_wrong_event_or_field_is_named(function: Callable[..., Any], event: An
         function(event, Context("a-request", "by hand", time.monotonic() + 300))
     assert text in str(caught.value)
     assert len(str(caught.value)) < 300
-
-
-# --- what a function reaches outside is reached when it is needed, and not before ---
 
 
 @pytest.fixture

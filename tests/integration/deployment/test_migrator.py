@@ -1,14 +1,11 @@
-"""The migrator: CloudFormation always gets an answer, and a deployment without its schema fails."""
-
 import json
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pg8000.native
 import pytest
 from shepherd_core.adapters.aws.secrets import SsmSecretStore
 from shepherd_core.bmdb.connection import Connection
@@ -21,9 +18,9 @@ from shepherd_core.operator.migrator import RESOURCE_ID, Deployment, handle
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from functions.migrator.app import lambda_handler
-from simulator.environment.postgres import Postgres
 from simulator.lambda_.environment import Context
 from tests.conftest import ManualClock, log_lines
+from tests.support.bmdb.fleet import administrator
 from tests.support.deployment import function_process
 from tests.support.providers.scripted_http import DROPPED, Answer, Script, in_turn
 from tests.support.waiting import eventually
@@ -40,19 +37,11 @@ pytestmark = pytest.mark.usefixtures("aws")
 
 
 @pytest.fixture
-def empty(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> Iterator[BmdbSettings]:
-    settings = postgres.new_database("template1")
+def bmdb(empty_database: BmdbSettings, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connection]:
     for name in ("host", "name", "user"):
-        monkeypatch.setenv(f"SHEPHERD_BMDB_{name.upper()}", getattr(settings, f"bmdb_{name}"))
-    yield settings
-    postgres.drop(settings)
-
-
-@pytest.fixture
-def bmdb(empty: BmdbSettings, clock: ManualClock) -> Iterator[Connection]:
-    connection = Connection(empty, None, clock)
-    yield connection
-    connection.close()
+        monkeypatch.setenv(f"SHEPHERD_BMDB_{name.upper()}", getattr(empty_database, f"bmdb_{name}"))
+    with closing(Connection(empty_database, None, clock)) as connection:
+        yield connection
 
 
 def asked(server: Script, kind: str, version: object = LATEST, before: object = None) -> dict[str, Any]:
@@ -110,16 +99,14 @@ def test_a_deployment_applies_the_migrations_that_are_missing(
     assert schema_version(bmdb) == LATEST
 
 
-EDITED = "UPDATE schema_migrations SET checksum = 'another' WHERE version = 1"
-NEWER = "INSERT INTO schema_migrations VALUES (99, 'of the future', '', 99)"
 FORGOTTEN = f"the template has schema version {LATEST + 1}, but the code deployed with it has version {LATEST}"
 
 
 @pytest.mark.parametrize(
     ("change", "version", "reason"),
     [
-        (EDITED, LATEST, "MigrationRefused: migration 1 "),
-        (NEWER, LATEST, "deploy newer code"),
+        ("UPDATE schema_migrations SET checksum = 'another'", LATEST, "MigrationRefused: migration 1 "),
+        ("INSERT INTO schema_migrations VALUES (99, 'of the future', '', 99)", LATEST, "deploy newer code"),
         ("DELETE FROM schema_migrations", LATEST + 1, FORGOTTEN),
         ("", LATEST, "SHEPHERD_BMDB_HOST is not set"),
     ],
@@ -301,10 +288,11 @@ SLOW = """
 """
 
 
-def test_an_answer_in_time_ends_the_migration(cloudformation: Script, bmdb: Connection, empty: BmdbSettings) -> None:
+def test_an_answer_in_time_ends_the_migration(
+    cloudformation: Script, bmdb: Connection, empty_database: BmdbSettings
+) -> None:
     """A deployment that was told that it failed, and rolled back, must not be overtaken by its own migration."""
-    socket = f"{empty.bmdb_host}/.s.PGSQL.5432"
-    with pg8000.native.Connection("postgres", database=empty.bmdb_name, unix_sock=socket, ssl_context=False) as other:
+    with administrator(empty_database) as other:
         other.run(SLOW)
         invoke(asked(cloudformation, "Update", before=LATEST - 1), seconds=ANSWER_SECONDS + 0.3)
         answer = answered(cloudformation)
@@ -327,9 +315,6 @@ def test_by_hand_it_returns_or_raises_what_it_would_answer(bmdb: Connection, mon
     function_process.end()
     with pytest.raises(StatementFailed, match="nothing_here"):
         invoke({"RequestType": "Create"})
-
-
-# --- the settings of all functions ---
 
 
 @pytest.fixture

@@ -1,5 +1,3 @@
-"""What people may do in AWS, by templates/people.yaml, beside what their commands ask for."""
-
 import json
 import re
 
@@ -22,9 +20,6 @@ from tests.support.deployment.deployments import (
 from tests.support.deployment.iam import allows, listed
 from tests.support.deployment.people import PEOPLE, own_statements, stack, statements
 
-_LONGEST = 6_144
-"""Characters of a managed policy, without white space."""
-_SCHEMAS = ROOT / ".venv-sam" / "lib"
 _WHERE = f"{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}"
 
 # What CloudFormation asks for what our resources lack: file systems, signed code, delivery of logs.
@@ -44,7 +39,7 @@ NAMED = {
 
 def asked_by_cloudformation(kind: str) -> set[str]:
     """Return the actions that AWS says CloudFormation takes to make, change and delete a resource of this type."""
-    (folder,) = _SCHEMAS.glob("python3*/site-packages/cfnlint/data/schemas")
+    (folder,) = ROOT.glob(".venv-sam/lib/python3*/site-packages/cfnlint/data/schemas")
     names = json.loads((folder / "providers" / "us-east-1.json").read_text())
     handlers = json.loads((folder / "resources" / f"{names[kind]}.json").read_text()).get("handlers", {})
     asked = {action for name, each in handlers.items() if name != "list" for action in each["permissions"]}
@@ -85,7 +80,7 @@ def test_an_operator_may_ask_the_provider_as_the_loops_do(deployment: dict[str, 
 def test_a_policy_is_no_longer_than_aws_takes(provider: str, answers: dict[str, str]) -> None:
     for person in PEOPLE:
         document = json.dumps(own_statements(person, Provider=provider, **answers), separators=(",", ":"))
-        assert len(document) < _LONGEST - 100  # the version, and longer names than here
+        assert len(document) < 6_144 - 100  # the version, and longer names than here; AWS counts no white space
 
 
 def test_nobody_may_more_than_their_kind() -> None:

@@ -1,5 +1,3 @@
-"""The Migrator makes the roles of the functions, on a PostgreSQL that asks for passwords, in an account without any."""
-
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -64,7 +62,6 @@ class Owner:
             self.server.run(f'DROP ROLE IF EXISTS "{role}"')
 
     def migrate(self, *, again: bool = False) -> None:
-        """Let a new process migrate, or the same one again."""
         if not again:
             function_process.end()
         context: Any = Context("a-request", "migrator", CLOCK.monotonic() + 120)

@@ -1,5 +1,3 @@
-"""The settings document in functions, cold and warm: when it is read, and what stays in force."""
-
 import json
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ from tests.support.bmdb.fleet import Fleet
 from tests.support.deployment import function_process
 
 GOOD = "version = 1\n[recoverer]\nstartup_timeout_seconds = 2000\n"
-OTHER = "version = 1\n[recoverer]\nstartup_timeout_seconds = 3000\n"
 BAD = "version = 1\n[recoverer]\nstartup_timeout_seconds = 0\nchunk = 3\n"
 
 
@@ -53,7 +50,7 @@ def test_warm_functions_see_a_change_after_a_minute(
     """Stated in docs/settings.md; more often would put S3 into the path of every heartbeat."""
     source.holds = GOOD
     assert startup(in_force) == 2000
-    source.holds = OTHER
+    source.holds = GOOD.replace("2000", "3000")
     clock.now += RELOAD_SECONDS - 0.1
     assert startup(in_force) == 2000
     clock.now += 0.1
@@ -115,9 +112,6 @@ def test_a_refused_document_leaves_the_last_good_one_in_force(
     clock.now += RELOAD_SECONDS
     assert startup(in_force) == 2000
     assert not in_force.refused
-
-
-# --- in the functions ---
 
 
 @pytest.fixture

@@ -1,5 +1,3 @@
-"""The templates say what the code expects, and what CloudFormation makes of them is what was read."""
-
 import json
 import os
 import re

@@ -1,5 +1,3 @@
-"""What the functions may do to EC2, conditions included: to the fleet all that is needed, to anything else nothing."""
-
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
@@ -20,17 +18,14 @@ from tests.support.deployment.deployments import (
 from tests.support.deployment.iam import allows
 
 TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
-BOTH = {**EC2, "Ec2Resources": f"{EC2['Ec2Resources']},lt-0e5"}
 CHOSEN = [
     (EC2, EC2_SETTINGS),
     (EC2_BY_TEMPLATE, EC2_TEMPLATE_SETTINGS),
-    (BOTH, {**EC2_SETTINGS, **EC2_TEMPLATE_SETTINGS}),
+    ({**EC2, "Ec2Resources": f"{EC2['Ec2Resources']},lt-0e5"}, {**EC2_SETTINGS, **EC2_TEMPLATE_SETTINGS}),
 ]
 FLEET = PSEUDO["AWS::StackName"]
-"""The value of the tag, which the deployment gives the functions."""
-TYPE_OF_TEMPLATE = "m7i.metal-24xl"
 OF_TEMPLATE = {"image": "ami-0f6", "security-group": "sg-0f6", "snapshot": "snap-0f6", "key-pair": "people"}
-"""What the launch template names, where the request does not."""
+"""What the launch template names, besides the type, where the request does not."""
 
 
 def arn(kind: str, name: str = "new") -> str:
@@ -64,7 +59,7 @@ def checks(asked: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for each in asked["TagSpecifications"]:
         tags = {tag["Key"]: tag["Value"] for tag in each["Tags"]}
         given = {"aws_TagKeys": list(tags), **{f"aws_RequestTag/{key}": value for key, value in tags.items()}}
-        of_instance = {"ec2_InstanceType": asked.get("InstanceType", TYPE_OF_TEMPLATE)}
+        of_instance = {"ec2_InstanceType": asked.get("InstanceType", "m7i.metal-24xl")}
         named[arn(each["ResourceType"])] = {**given, **(of_instance if each["ResourceType"] == "instance" else {})}
         yield "ec2:CreateTags", arn(each["ResourceType"]), {**given, "ec2_CreateAction": "RunInstances"}
     yield from (("ec2:RunInstances", resource, {**launched, **context}) for resource, context in named.items())
@@ -99,7 +94,6 @@ def refused(deployment: dict[str, str], asked: dict[str, Any]) -> list[str]:
 def test_the_provisioner_may_launch_what_was_chosen_alone(
     deployment: dict[str, str], settings: dict[str, str], changes: dict[str, str], resource: str | None
 ) -> None:
-    """As its adapter asks for it."""
     found = refused(deployment, request(settings, **changes))
     assert resource in found if resource else found == []
 

@@ -1,5 +1,3 @@
-"""An upgrade with a migration, its rollback and the upgrade again, beside agents and functions of both versions."""
-
 import os
 import shutil
 import threading
@@ -31,13 +29,10 @@ CREATE INDEX machine_agent_heartbeat_next ON machine_agent_heartbeat (next);
 
 
 def deployed(layer: Path, fleet: Fleet, machines: Path) -> LambdaService:
-    """Return the functions of one version of the code."""
     environment = {
         **{name: value for name, value in os.environ.items() if name.startswith("AWS_")},
         "PYTHONPATH": f"{layer}:{ROOT}",
-        "SHEPHERD_BMDB_HOST": fleet.settings.bmdb_host,
-        "SHEPHERD_BMDB_NAME": fleet.settings.bmdb_name,
-        "SHEPHERD_BMDB_USER": fleet.settings.bmdb_user,
+        **fleet.variables,
         "SHEPHERD_PROVIDER": "static",
         "SHEPHERD_PROVIDER_MACHINES": str(machines),
         "SHEPHERD_AGENT_ENDPOINT": "https://agents.example",

@@ -120,6 +120,16 @@ class Fleet:
         """Those of the Recoverer of PROVIDER."""
         self.connection = self.connect()
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """Return the environment of a process that uses this database."""
+        return {
+            "SHEPHERD_BMDB_HOST": self.settings.bmdb_host,
+            "SHEPHERD_BMDB_NAME": self.settings.bmdb_name,
+            "SHEPHERD_BMDB_USER": self.settings.bmdb_user,
+            "SHEPHERD_BMDB_ROLES": self.settings.bmdb_roles or "",
+        }
+
     def disconnect(self) -> None:
         for connection in self._connections:
             connection.close()

@@ -35,7 +35,6 @@ TEMPLATE = source("template.yaml")
 STATIC = {"Bucket": "bucket", "BmdbHost": "db.example.com"}
 _RESOURCES = {"ec2": {"Ec2Resources": "m7i.metal-24xl,subnet-0a1,subnet-0b2,sg-0c3,ami-0d4"}}
 SMALLEST = {name: {**STATIC, "Provider": name, **_RESOURCES.get(name, {})} for name in BUILT_IN}
-"""By provider."""
 EACH = (STATIC, *(each for name, each in SMALLEST.items() if name != "static"))
 REDFISH, EC2 = SMALLEST["redfish"], SMALLEST["ec2"]
 EC2_BY_TEMPLATE = {**EC2, "Ec2Resources": "m7i.metal-24xl,subnet-0a1,subnet-0b2,lt-0e5"}

@@ -12,7 +12,6 @@ def stack(**answers: str) -> Stack:
 
 
 def own_statements(person: Person, **answers: str) -> list[dict[str, Any]]:
-    """Return the statements of the policy of this kind of person alone."""
     policy = stack(**answers).resources[person.capitalize()]["Properties"]["PolicyDocument"]
     found: list[dict[str, Any]] = policy["Statement"]
     return found

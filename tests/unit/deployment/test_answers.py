@@ -1,5 +1,3 @@
-"""The answers of a deployment: what is accepted, how each fault is told, and how they are asked for."""
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,8 +28,8 @@ def document(provider: str = "static", more: str = "", **answers: str) -> bytes:
     return "\n".join([*lines, more]).encode()
 
 
-def answers(provider: str = "static", more: str = "", **given: str) -> Answers:
-    return read(document(provider, more, **given), PARAMETERS)
+def answers(provider: str = "static", **given: str) -> Answers:
+    return read(document(provider, **given), PARAMETERS)
 
 
 def faults(content: bytes) -> tuple[str, ...]:
@@ -127,8 +125,6 @@ def test_the_needed_secrets_follow_from_login_and_provider(provider: str, login:
     assert answers(provider, bmdb_login=login).needed_secrets == needed
 
 
-# --- the questions of a first deployment ---
-
 LISTED = {
     "static": [{"ID": "a", "Addr": "10.0.0.1"}],
     "redfish": [{"ID": "a", "Addr": "10.0.0.1", "Bmc": "https://10.0.0.2", "Credential": "/shepherd/bmc/a"}],
@@ -195,9 +191,6 @@ def test_a_wrong_reply_is_explained_and_asked_again(tmp_path: Path) -> None:
         "absent.json",
     ):
         assert expected in told
-
-
-# --- the plan, where it needs more than a small stack has ---
 
 
 def key(letter: str, suffix: str = "zip") -> str:

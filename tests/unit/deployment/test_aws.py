@@ -1,5 +1,3 @@
-"""What AWS's errors mean to us."""
-
 import subprocess
 import sys
 

@@ -1,5 +1,3 @@
-"""The settings: read from the environment, every fault told at once."""
-
 import pytest
 from pydantic_core import PydanticUndefined
 from shepherd_core.domain.errors import ConfigError

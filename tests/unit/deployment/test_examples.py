@@ -1,5 +1,3 @@
-"""The examples are refused as they are and, filled in, complete: up to the plan of their deployment."""
-
 import re
 import tomllib
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""The handlers are thin, and cheap to import; so is their layer."""
-
 import json
 import re
 import subprocess

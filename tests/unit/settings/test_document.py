@@ -1,12 +1,10 @@
-"""The reader of the settings document: every fault at once, whatever stands in it."""
-
 import hashlib
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from shepherd_core.domain.errors import ConfigError
-from shepherd_core.settings.document import LIMIT_BYTES, MAX_FAULTS, Document, bounded, parse
+from shepherd_core.settings.document import LIMIT_BYTES, MAX_FAULTS, bounded, parse
 from shepherd_core.settings.effective import effective
 from shepherd_core.settings.functions.loops import RecovererSettings
 from shepherd_core.settings.functions.specs import FUNCTIONS
@@ -30,21 +28,8 @@ machines = "machines.json"
 """
 
 
-def document(text: str) -> Document:
-    read, faults = parse(f"version = 1\n{text}".encode())
-    assert faults == []
-    return read
-
-
 def faults(text: str) -> list[str]:
     return parse(f"version = 1\n{text}".encode())[1]
-
-
-def refusal(content: bytes) -> str:
-    with pytest.raises(ConfigError) as caught:
-        parse(content)
-    (fault,) = caught.value.faults
-    return fault
 
 
 def test_environment_wins_over_document_and_document_over_deployment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,12 +151,14 @@ def test_a_fault_says_what_was_probably_meant(text: str, fault: str) -> None:
     ids=lambda part: str(part)[:30],
 )
 def test_what_cannot_be_read_is_refused_with_the_reason(content: bytes, reason: str) -> None:
-    assert reason in refusal(content)
+    with pytest.raises(ConfigError) as caught:
+        parse(content)
+    (fault,) = caught.value.faults
+    assert reason in fault
 
 
 @pytest.mark.parametrize("content", [b"version = 1\r\n[recoverer]\r\n", b"\xef\xbb\xbfversion = 1\n"])
 def test_a_document_may_come_from_any_editor(content: bytes) -> None:
-    """Line ends and a byte order mark mean nothing."""
     assert parse(content)[1] == []
 
 
@@ -189,7 +176,7 @@ def test_every_setting_has_one_place() -> None:
 
 def test_the_hash_is_that_of_the_text() -> None:
     """`sha256sum settings.toml` begins with what the logs say."""
-    assert document("").hash == hashlib.sha256(b"version = 1\n").hexdigest()[:12]
+    assert parse(DOCUMENT)[0].hash == hashlib.sha256(DOCUMENT).hexdigest()[:12]
 
 
 @given(st.binary(max_size=300))

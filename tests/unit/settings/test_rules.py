@@ -1,5 +1,3 @@
-"""The cross-setting rules, each at its boundary, on both sides."""
-
 from collections.abc import Mapping
 
 import pytest
