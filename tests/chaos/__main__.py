@@ -35,8 +35,6 @@ PARTS = {
 
 
 class Telling:
-    """Prints how much each test tried, and in the end the sums."""
-
     def __init__(self) -> None:
         self._sums: Counter[str] = Counter()
 
@@ -60,7 +58,6 @@ def _tell(text: str) -> None:
 
 
 def main() -> int:
-    """Run the parts. Return 0 if every promise was kept."""
     parser = argparse.ArgumentParser(
         prog="tests.chaos",
         description="Kill and interleave invocations at external side effects; check docs/reliability.md's promises.",

@@ -62,7 +62,6 @@ class Action(Enum):
 
 class Stop(NamedTuple):
     actor: str
-    """Its invocation."""
     thread: str
     effect: str
 
@@ -109,12 +108,10 @@ class Waits:
 
     def __init__(self) -> None:
         self._waiting: dict[int, threading.Condition | threading.Thread] = {}
-        """What each thread waits for, by its number."""
         self._starting: set[int] = set()
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Within the block, note all waiting of this process."""
         waits, joins, starts = threading.Condition.wait, threading.Thread.join, threading.Thread.start
 
         def wait(self_: threading.Condition, timeout: float | None = None) -> bool:
@@ -184,10 +181,9 @@ class Scheduler:
 
     def starts(self, thread: threading.Thread) -> None:
         parent = self._by_ident.get(threading.get_ident())
-        if parent is None:
-            return
-        parent.children += 1
-        self._add(_Thread(parent.actor, f"{parent.name}.{parent.children}", thread))
+        if parent is not None:
+            parent.children += 1
+            self._add(_Thread(parent.actor, f"{parent.name}.{parent.children}", thread))
 
     def effect(self, name: str, call: Callable[[], T]) -> T:
         mine = self._by_ident.get(threading.get_ident())

@@ -60,7 +60,6 @@ class KillAt:
 
     def __init__(self, at: int | None = None, *, after: bool = False) -> None:
         self.names: list[str] = []
-        """The effects, in order."""
         self._at = at
         self._after = after
         self._lock = threading.Lock()

@@ -31,19 +31,15 @@ TICK_SECONDS = 280
 
 @dataclass
 class Explored:
-    """How much was tried, and what was broken."""
-
     effects: int = 0
     """External effects of one undisturbed invocation."""
     kills: int = 0
     ticks: int = 0
     checks: int = 0
-    """How often all invariants were checked."""
     breaks: list[object] = field(default_factory=list)
     """Of a network."""
     schedules: int = 0
     steps: int = 0
-    """Of the schedules."""
     waits: int = 0
     """How often an invocation waited for another's row lock."""
     missed: int = 0
@@ -51,9 +47,6 @@ class Explored:
     left: int = 0
     """Known schedules that there was no time for."""
     invocations: int = 0
-    """In processes."""
-    killed: int = 0
-    """Of these processes."""
     errors: set[str] = field(default_factory=set)
     """Of concurrent invocations; allowed, since another may have been faster."""
     broken: list[str] = field(default_factory=list)
@@ -83,11 +76,7 @@ def explore_sample(scenario: Scenario, gap: float, chance: Random) -> Explored:
 
 
 def explore_pairs(scenario: Scenario, chance: Random, more: Callable[[], bool]) -> Explored:
-    """
-    Kill *scenario* at an effect, then again in the next tick, until *more* returns False.
-
-    *chance* chooses the effects, and whether the next tick comes soon or late.
-    """
+    """Kill *scenario* at an effect, then again in the next tick, until *more* returns False."""
     explored = undisturbed(scenario)
     while more():
         kills = [KillAt(chance.randint(1, explored.effects), after=chance.random() < 1 / 2) for _ in range(2)]

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 LONGEST_WAIT = "7 hours"
 """Longer than any backoff, boot wait or session of the scenarios, and than a new machine has for its first agent."""
 HEARTBEAT_TIMEOUT = "600 seconds"
-"""The heartbeat timeout in all scenarios."""
-
-_ENDS = "('Finished', 'Failed', 'Canceled', 'Expired', 'Recovered')"
 
 
 INVARIANTS = {
@@ -73,12 +70,12 @@ INVARIANTS = {
     WHERE i.intended_at > s.deadline
     """,
     # As finished, failed, canceled, expired or recovered. Work that has not ended has a row in the table work.
-    "every_started_work_ends_once": f"""
+    "every_started_work_ends_once": """
     SELECT format('%s: %s work of %s started, %s ended, %s still open', machine_id, started, process, ended, held)
     FROM (
         SELECT machine_id, process,
             count(*) FILTER (WHERE event = 'Started') AS started,
-            count(*) FILTER (WHERE event IN {_ENDS}) AS ended,
+            count(*) FILTER (WHERE event IN ('Finished', 'Failed', 'Canceled', 'Expired', 'Recovered')) AS ended,
             (
                 SELECT count(w.began_at) FROM work w WHERE w.machine_id = h.machine_id AND w.process = h.process
             ) AS held
@@ -290,7 +287,7 @@ not_ready_now AS (
 )
 INSERT INTO ready_seen SELECT machine_id, process, clock_timestamp() FROM ready_now ON CONFLICT DO NOTHING
 """
-_DEVICES = """
+_ALL = """
 WITH device AS (
     SELECT * FROM jsonb_to_recordset(:devices::jsonb)
     AS d (
@@ -310,15 +307,12 @@ interrupted AS (
                 AND (n.event = 'NotTaken' OR n.failed_cause = 'an operator: chaos')
         )
 )
-"""
-_ALL = _DEVICES + "\nUNION ALL\n".join(
+""" + "\nUNION ALL\n".join(
     [
         "SELECT NULL AS name, pg_current_snapshot()::text AS fault",
         *(f"SELECT '{name}', format FROM ({broken}) AS broken" for name, broken in INVARIANTS.items()),
     ]
 )
-_SNAPSHOT = "SELECT pg_current_snapshot()::text"
-"""Another one after each transaction that changed anything."""
 
 
 def violations(environment: Environment, *, watched: bool = False) -> list[str]:
@@ -337,8 +331,8 @@ def violations(environment: Environment, *, watched: bool = False) -> list[str]:
         "margin": environment.margin_seconds,
     }
     if watched:
-        # Most effects read, or are inside a transaction: they change nothing that the invariants see.
-        now = (environment.fleet.ask(_SNAPSHOT)[0][0], parameters)
+        # Most effects read, or are inside a transaction: the snapshot is another only after one that changed anything.
+        now = (environment.fleet.ask("SELECT pg_current_snapshot()::text")[0][0], parameters)
         if environment.examined is not None and environment.examined[:2] == now:
             return environment.examined[2]
         environment.fleet.ask(_SEE)

@@ -8,7 +8,7 @@ would be found by that.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -26,17 +26,12 @@ from tests.chaos.invariants import violations
 from tests.chaos.scenarios.loops import AgentStarts, Provisioning, Updates
 from tests.chaos.scenarios.recoveries import Recoveries
 from tests.chaos.stage.environment import Access, Environment
-from tests.support.bmdb.breaking_connection import HOW, WHERE, Break, How, Proxy
+from tests.support.bmdb.breaking_connection import HOW, WHERE, Break, Proxy
 from tests.support.bmdb.capacity import provided
 
 Link = Literal["database", "provider", "ssh"]
 FaultyScenario = Provisioning | Recoveries | AgentStarts | Updates
 
-DATABASE_SECONDS = 0.5
-"""Timeout of a connection to the database, and of each statement."""
-PATIENT_SECONDS = 30.0
-MACHINE_SECONDS = 2.0
-"""Time for a machine where an answer may never come."""
 _FAR = "127.43.0.1"
 """The address of the proxy to a machine's SSH."""
 
@@ -50,7 +45,7 @@ class FewRecoveries(Recoveries):
         environment = Environment(self._fleet)
         self._unhealthy = environment.unhealthy(2)
         environment.add_healthy(1)
-        environment.paused()
+        environment.add_paused()
         return environment
 
 
@@ -81,7 +76,8 @@ def explore(scenario: FaultyScenario, link: Link, *, sample: Random | None, stal
         names = list(proxy.names)
         connections = proxy.connections
     kinds = HOW if stalls else HOW[:-1]
-    groups = [_late(names), _commits(names, kinds)]
+    commits = [number for number, name in enumerate(names, 1) if name == "COMMIT"]
+    groups = [_late(names), [Break(*each) for each in itertools.product(commits, WHERE[1:], kinds)]]
     ways = itertools.cycle(sample.sample(kinds, len(kinds)) if sample else kinds)
     for where in WHERE:
         numbers = range(1, (connections if where == "connect" else len(names)) + 1)
@@ -165,11 +161,6 @@ def _guessed(environment: Environment, counts: Mapping[Metric, float]) -> list[s
     ]
 
 
-def _commits(names: list[str], kinds: Sequence[How]) -> list[Break]:
-    numbers = [number for number, name in enumerate(names, 1) if name == "COMMIT"]
-    return [Break(number, where, how) for number in numbers for where in WHERE[1:] for how in kinds]
-
-
 def _late(names: list[str]) -> list[Break]:
     """Return the commits that may come late, those of transactions and of single statements."""
     found: list[Break] = []
@@ -201,10 +192,10 @@ def _between(
     with Proxy(target, speaks_sql=link == "database", **named) as proxy:
         if link == "database":
             access.bmdb = bmdb.model_copy(update={"bmdb_host": "127.0.0.1", "bmdb_port": proxy.port})
-            seconds = PATIENT_SECONDS if patient else DATABASE_SECONDS
+            seconds = 30.0 if patient else 0.5
             access.limits = TimeLimits(connect=seconds, statement=seconds)
         elif not patient:
-            access.machine_seconds = MACHINE_SECONDS
+            access.machine_seconds = 2.0  # an answer may never come
         if link == "provider":
             access.api_url = f"http://127.0.0.1:{proxy.port}{urlsplit(environment.api.url).path}"
         yield proxy

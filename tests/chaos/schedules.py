@@ -1,5 +1,3 @@
-"""The schedules that are played: random ones from a seed, or all with at most so many interruptions."""
-
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from random import Random
@@ -12,13 +10,8 @@ from tests.chaos.scenarios.fleet_operation import Cast
 from tests.chaos.scenarios.loops import Scenario
 from tests.chaos.stage.environment import Environment
 
-_KILLS = 1
-_LEAPS = 2
-
 
 class Play(Scenario, Protocol):
-    """A scenario of several concurrent invocations."""
-
     def cast(self, environment: Environment, points: Points, chance: Random) -> Cast:
         """Return the invocations to run concurrently, by name; *chance* may choose them."""
 
@@ -41,7 +34,7 @@ class Chance:
     def __init__(self, chance: Random) -> None:
         self._chance = chance
         self._interrupts = chance.choice((0.05, 0.3, 0.8))
-        self._kills, self._leaps = _KILLS, _LEAPS
+        self._kills, self._leaps = 1, 2
 
     def __call__(self, stopped: list[Stop], last: str | None) -> tuple[Action, Stop]:
         mine = [stop for stop in stopped if stop.actor == last]
@@ -75,7 +68,6 @@ class Interrupting:
 
 
 def play(scenario: Play, choices: Choices, chance: Random) -> Explored:
-    """Play one schedule, let the environment converge, and return the result."""
     with closing(scenario.arrange()) as environment:
         scheduler = Scheduler(environment, choices)
         points = Points(scheduler)
@@ -86,7 +78,6 @@ def play(scenario: Play, choices: Choices, chance: Random) -> Explored:
 
 
 def play_seeds(scenario: Play, seeds: Iterable[int]) -> Explored:
-    """Play the schedules of all *seeds*."""
     played = Explored()
     for seed in seeds:
         chance = Random(seed)
@@ -95,11 +86,7 @@ def play_seeds(scenario: Play, seeds: Iterable[int]) -> Explored:
 
 
 def play_all(scenario: Play, interruptions: int, chance: Random, more: Callable[[], bool]) -> Explored:
-    """
-    Play every schedule with at most *interruptions* interruptions, those with the fewest first.
-
-    Stop when *more* returns False. Among schedules with as many interruptions, *chance* chooses the next.
-    """
+    """Play the schedules with at most so many interruptions, fewest first, until *more* returns False."""
     played = Explored()
     plans: list[list[dict[int, str]]] = [[{}], *([] for _ in range(interruptions))]
     while (count := next((number for number, found in enumerate(plans) if found), None)) is not None:
@@ -118,7 +105,6 @@ def play_all(scenario: Play, interruptions: int, chance: Random, more: Callable[
 
 
 def _add(played: Explored, name: str, ran: Explored) -> None:
-    """Add the result of one schedule."""
     played.schedules += 1
     played.steps += len(ran.trace)
     played.kills += ran.kills

@@ -1,10 +1,9 @@
-"""All loops, an agent and operators, concurrently in one environment and on the same machines; also of two stacks."""
-
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
@@ -41,7 +40,6 @@ _HARDWARE = HeartbeatRequest(hardware_report=AgentHardwareReport(report=Node(man
 _REPAIRED = "somebody: repaired"
 
 Cast = dict[str, Callable[[], object]]
-"""Invocations, by name."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +75,8 @@ class Machines:
 
 
 class _Loops(Arranged):
-    """The loops of one stack, each of which may be invoked concurrently."""
-
     provider = "equinix"
     rules = defaults.RULES
-    """Those of recovery."""
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet)
@@ -115,7 +110,7 @@ class _Loops(Arranged):
         return run(loop, self.provider, environment.connect(), points.clock)
 
     def _update(self, environment: Environment, points: Points) -> object:
-        return update(self._adapter(environment, points), environment.connect(), points.clock, HOUR)
+        return update(self._adapter(environment, points), environment.connect(), points.clock)
 
 
 COMMANDS = ("forget", "heartbeat", "install", "report", "resume", "retry", "unquarantine")
@@ -164,7 +159,6 @@ class OperatorsAndAgents(_Loops):
         return self._initialize(environment, points)
 
     def missing(self, environment: Environment) -> list[str]:
-        """Return what the loops must still do for the quarantined machine, unless it is paused."""
         rows = self._fleet.sql(
             "SELECT 1 FROM machine_need n WHERE n.machine_id = :id AND n.process = 'ShepherdAgentStart' "
             "AND NOT EXISTS (SELECT 1 FROM pauses x WHERE x.machine_id = n.machine_id)",
@@ -173,7 +167,6 @@ class OperatorsAndAgents(_Loops):
         return [f"{self._quarantined} has no agent"] if rows else []
 
     def commands(self, environment: Environment, points: Points) -> Cast:
-        """Return the commands and reports by name; each may run once."""
         connect, machine_id = environment.connect, self._quarantined
         return {
             "unquarantine": lambda: remediation.unquarantine(connect(), machine_id, reason=_REPAIRED),
@@ -191,12 +184,9 @@ class OperatorsAndAgents(_Loops):
 
     def _forget(self, environment: Environment, points: Points) -> None:
         order = RemovalRequest("me", "it is slow", FRESH_SECONDS)
-        session = Session.open(environment.connect(), points.clock, "forget", "chaos", SESSION_SECONDS)
-        try:
+        with closing(Session.open(environment.connect(), points.clock, "forget", "chaos", SESSION_SECONDS)) as session:
             if provisioning.take_lock(session, "equinix") is not None:
                 decommissioning.forget(session, "equinix", self._vanished.machine_id, order)
-        finally:
-            session.close()
 
     def _report(
         self, environment: Environment, points: Points, agent: SignedAgent, message: HeartbeatRequest | None = None
@@ -304,7 +294,6 @@ class Rack(_Loops):
     entries = tuple({"ID": f"rack-{number}", "Addr": f"192.0.2.{number}"} for number in range(1, 7))
 
     def arrange_beside(self, environment: Environment, machines: Machines) -> None:
-        """Add machines that report, one that needs its agent, and capacity."""
         self._machines = machines
         reporting = [self._fleet.reporting_machine(0, HOUR) for _ in self.entries[2:]]
         for machine_id, entry in zip([self._fleet.provided_machine(), *reporting], self.entries[1:], strict=True):

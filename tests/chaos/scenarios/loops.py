@@ -89,8 +89,6 @@ class Scenario(Protocol):
 
 
 class Arranged:
-    """A scenario on a fleet, which invocations reach undisturbed."""
-
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self.access = Access()
@@ -138,6 +136,7 @@ class AgentStarts(Arranged):
 
     name = "initializer"
     at_once = 1
+    _ids: dict[str, UUID]
 
     def __init__(self, fleet: Fleet, pool: MachinePool, private_key: str, folder: Path) -> None:
         super().__init__(fleet)
@@ -145,31 +144,24 @@ class AgentStarts(Arranged):
         self._key = private_key
         self._agent = folder / "agent"
         self._agent.write_text(AGENT)
-        self.ids: dict[str, UUID] = {}
-        """The machine ids, by the machine's name in the pool."""
 
     def arrange(self) -> Environment:
-        self.ids = {}
+        self._ids = {}
         for name in self._pool.names():
             for file in ("agent", "last-key"):
                 (self._pool.disk(name) / "root" / file).unlink(missing_ok=True)
-            machine_id = self._fleet.provided_machine()
-            self._fleet.change(
-                f"UPDATE machine_provided SET provider_id = '{name}' WHERE machine_id = '{machine_id}'",
-            )
-            self.ids[name] = machine_id
+            machine_id = self._ids[name] = self._fleet.provided_machine()
+            self._fleet.change(f"UPDATE machine_provided SET provider_id = '{name}' WHERE machine_id = '{machine_id}'")
         self._pool.fill_disk(self._pool.names()[0])
         return Environment(self._fleet, pool=self._pool)
 
-    def _listing(self) -> str:
-        at = {name: self.access.addresses.get(name, self._pool.address(name)) for name in self._pool.names()}
-        return json.dumps([{"ID": name, "Addr": at[name]} for name in at])
-
     def tick(self, environment: Environment, points: Context) -> Mapping[Metric, float]:
         access = self.access
+        at = {name: access.addresses.get(name, self._pool.address(name)) for name in self._pool.names()}
+        listing = json.dumps([{"ID": name, "Addr": at[name]} for name in at]).encode()
         dialer = SshDialer(self._key, "root", self._pool.port, connect_timeout=5)
         loop = Initializer(
-            StaticProvider(lambda: self._listing().encode()),
+            StaticProvider(lambda: listing),
             points.stepped(dialer),
             lambda: (OperatorsAgent(str(self._agent)).fetch(), b""),
             START,
@@ -181,7 +173,7 @@ class AgentStarts(Arranged):
 
     def missing(self, environment: Environment) -> list[str]:
         found = []
-        for name, machine_id in self.ids.items():
+        for name, machine_id in self._ids.items():
             file = self._pool.disk(name) / "root/last-key"
             key = lookup.show_machine(environment.fleet.connection, machine_id).agent_public_key
             if key is None or not file.exists() or key != file.read_text():
@@ -210,7 +202,7 @@ class Updates(Arranged):
 
     def tick(self, environment: Environment, points: Context) -> Mapping[Metric, float]:
         provider, connection = self.access.equinix(environment, points.clock), self.access.connect(environment)
-        return update(provider, connection, points.clock, HOUR)
+        return update(provider, connection, points.clock)
 
     def missing(self, environment: Environment) -> list[str]:
         rows = environment.fleet.sql("SELECT machine_id, provider_status, provider_ip_address FROM machine_provided")

@@ -1,5 +1,3 @@
-"""Scenarios of recovery: machines that do not report, or cannot; and an operator who reboots one."""
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -23,7 +21,6 @@ from tests.chaos.scenarios.fleet_operation import Machines
 from tests.chaos.scenarios.loops import Arranged
 from tests.chaos.stage.environment import MACHINE_SECONDS, SESSION_SECONDS, Environment, provision, run, update
 from tests.support import defaults
-from tests.support.bmdb.fleet import HOUR
 
 _STEPS = ["reboot"] * 3 + ["power-cycle"] * 2
 """Of the default policy, before it quarantines a machine."""
@@ -53,7 +50,7 @@ class Recoveries(Arranged):
         environment.may_be_rebooted.add(self._back[1])
         environment.api.forget(environment.at_provider(self._fleet.unhealthy_machine()))
         environment.add_healthy(24)
-        environment.paused()
+        environment.add_paused()
         self._used_up = self._fleet.unhealthy_machine()
         environment.at_provider(self._used_up)
         for hours, step in enumerate(reversed(_STEPS), 1):
@@ -80,7 +77,6 @@ class Recoveries(Arranged):
         return None
 
     def _answer(self, environment: Environment, asked: str) -> None:
-        """Let the machine that comes back report, when the provider is asked about it."""
         if self._back is None:
             return
         machine_id, provider_id = self._back
@@ -144,8 +140,6 @@ class Reboots(Recoveries):
 
 
 class Crowd(Recoveries):
-    """Free capacity, and machines that do not report among many that do."""
-
     name = "processes"
 
     def arrange(self) -> Environment:
@@ -159,7 +153,7 @@ class Crowd(Recoveries):
     def tick(self, environment: Environment, points: Context) -> Mapping[Metric, float]:
         provider, connection = self.access.equinix(environment, points.clock), self.access.connect(environment)
         provision(provider, connection, points.clock, environment.limit)
-        update(provider, connection, points.clock, HOUR)
+        update(provider, connection, points.clock)
         return super().tick(environment, points)
 
     def missing(self, environment: Environment) -> list[str]:

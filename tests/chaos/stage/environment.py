@@ -1,5 +1,3 @@
-"""The environment of a scenario, database, provider's API and machines with real SSH; how an invocation reaches it."""
-
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -11,7 +9,7 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.domain.backoff import Backoff
-from shepherd_core.domain.clock import Clock, Deadline, SystemClock
+from shepherd_core.domain.clock import Clock, Deadline
 from shepherd_core.domain.machine import Machine, Process, ProviderId
 from shepherd_core.domain.provider import Provider
 from shepherd_core.loops import runner
@@ -31,7 +29,8 @@ from simulator.providers.kit.hardware import NoHardware
 from tests.chaos.invariants import SEEN
 from tests.support import defaults
 from tests.support.bmdb.capacity import provided, provisioner
-from tests.support.bmdb.fleet import PROVIDER, Fleet
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
+from tests.support.bmdb.recovery import EARLIER_TICK
 
 PROJECT = "6ab2c9bd-3c32-4d0e-8d4a-0f4b1a5c7e10"
 API_KEY = "an-api-key"
@@ -42,11 +41,6 @@ INVOCATION_SECONDS = 600
 START = StartOptions(
     path="/root/agent", endpoint="agents.example:443", answer_seconds=20, backoff=Backoff(300, 14_400, 1.2)
 )
-_TICK = """
-INSERT INTO ticks (session_id, loop, provider, runtime_info, began_at, ended_at, outcome, counts)
-SELECT gen_random_uuid(), 'updater', '', 'chaos', at, at, 'Succeeded', '{}'
-FROM (SELECT now() - interval '3 minutes' AS at) AS x
-"""
 MACHINE_SECONDS = 120.0
 """Longer than a session, so that the session's deadline ends work that takes too long."""
 
@@ -67,7 +61,6 @@ class Environment:
     to_release: dict[str, UUID] = field(default_factory=dict)
     """Machines, by provider id, that an operator releases."""
     steps_per_hour: int = defaults.LIMITS.per_hour
-    """The budget of recovery."""
     margin_seconds: float = 0.0
     """By how much a clock may be read out of the order of commits; 0 if one invocation runs at a time."""
     actions_seen: dict[str, int] | None = None
@@ -82,21 +75,19 @@ class Environment:
     def __post_init__(self) -> None:
         """Open the provider's API; Recoverers watch the machines, and functions have run before."""
         self.fleet.sql(SEEN)
-        self.fleet.sql(_TICK)
+        self.fleet.sql(EARLIER_TICK)
         for provider in ("equinix", PROVIDER):
             self.fleet.watch(provider)
         self.api = EquinixApi(NoHardware(), project_id=PROJECT, secret=API_KEY, reservations=self.reservations)
         self.api.start()
 
     def close(self) -> None:
-        """Close everything, and empty the database."""
         self.fleet.sql("DELETE FROM session_seen; DELETE FROM ready_seen")
         self.api.close()
         self.fleet.disconnect()
         self.fleet.empty()
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass; healthy agents continue to report."""
         self.fleet.pass_time(seconds)
         self.fleet.sql(f"UPDATE session_seen SET deadline = deadline - interval '{seconds} seconds'")
         self.fleet.sql(f"UPDATE ready_seen SET since = since - interval '{seconds} seconds'")
@@ -130,7 +121,6 @@ class Environment:
         return found + [f"the intent {row[0]} is still there" for row in intents]
 
     def devices(self, *, watched: bool) -> list[dict[str, Any]]:
-        """Return the provider's machines as the invariants read them."""
         seen = self.actions_seen if watched else None
         with self.api.machines.lock:  # a copy of all devices takes longer than the rest of a check
             return [
@@ -150,8 +140,6 @@ class Environment:
                 for device in self.api.machines.all.values()
             ]
 
-    # Machines, which the provider has, too.
-
     def at_provider(self, machine_id: UUID) -> str:
         """Create a device for a machine that stands in the BMDB since yesterday, and return its provider id."""
         device = self.api.add_active_device(f"{PREFIX}{machine_id}", racked=False)
@@ -163,23 +151,20 @@ class Environment:
         return device.id
 
     def unhealthy(self, count: int) -> list[UUID]:
-        """Return machines that do not report any more."""
         machines = [self.fleet.unhealthy_machine() for _ in range(count)]
         self.may_be_rebooted |= {self.at_provider(machine_id) for machine_id in machines}
         return machines
 
     def add_healthy(self, count: int) -> None:
-        """Add machines that continue to report."""
         machines = [self.fleet.reporting_machine(60) for _ in range(count)]
         self.healthy += machines
         for machine_id in machines:
             self.at_provider(machine_id)
 
-    def paused(self) -> UUID:
-        """Return the pause of a machine that does not report."""
+    def add_paused(self) -> None:
         machine_id = self.fleet.unhealthy_machine()
         self.at_provider(machine_id)
-        return pauses.pause(self.fleet.connection, owner="somebody", reason="new memory", machine_id=machine_id)
+        pauses.pause(self.fleet.connection, owner="somebody", reason="new memory", machine_id=machine_id)
 
 
 def equinix_settings(api: EquinixApi) -> EquinixSettings:
@@ -215,10 +200,7 @@ class Access:
     def connect(self, environment: Environment) -> Connection:
         if self.limits is None:
             return environment.connect()
-        settings = self.bmdb or environment.fleet.settings
-        connection = Connection(settings, None, SystemClock(), limits=self.limits)
-        environment.fleet._connections.append(connection)
-        return connection
+        return environment.fleet.connect(self.bmdb, self.limits)
 
     def equinix(self, environment: Environment, clock: Clock) -> Answering:
         settings = equinix_settings(environment.api)
@@ -228,13 +210,12 @@ class Access:
 
 
 def provision(provider: Provider, connection: Connection, clock: Clock, limit: int) -> Mapping[Metric, float]:
-    """Invoke the Provisioner, with room for *limit* machines."""
     found = provisioner(provider, connection, clock, session_seconds=SESSION_SECONDS, max_machines=limit, chunk=2)
     return found.run(Deadline(clock, INVOCATION_SECONDS), "chaos")
 
 
-def update(provider: Provider, connection: Connection, clock: Clock, steady_seconds: float) -> Mapping[Metric, float]:
-    updater = Updater(provider, connection, clock, SESSION_SECONDS, steady_seconds)
+def update(provider: Provider, connection: Connection, clock: Clock) -> Mapping[Metric, float]:
+    updater = Updater(provider, connection, clock, SESSION_SECONDS, HOUR)
     return updater.run(Deadline(clock, INVOCATION_SECONDS), "chaos")
 
 
@@ -246,13 +227,5 @@ def run(
     at_once: int = 1,
     machine_seconds: float = MACHINE_SECONDS,
 ) -> Mapping[Metric, float]:
-    """Invoke a loop that works on machines, *at_once* of them."""
-    return runner.run(
-        loop,
-        provider,
-        connection,
-        clock,
-        RunLimits(at_once, machine_seconds, SESSION_SECONDS),
-        deadline=Deadline(clock, INVOCATION_SECONDS),
-        runtime_info="chaos",
-    )
+    limits, deadline = RunLimits(at_once, machine_seconds, SESSION_SECONDS), Deadline(clock, INVOCATION_SECONDS)
+    return runner.run(loop, provider, connection, clock, limits, deadline=deadline, runtime_info="chaos")

@@ -34,35 +34,18 @@ from tests.chaos.explore import SOON_SECONDS, Explored, converge
 from tests.chaos.invariants import violations
 from tests.chaos.scenarios.loops import Scenario
 from tests.chaos.scenarios.recoveries import Crowd
-from tests.chaos.stage.environment import (
-    API_KEY,
-    MACHINE_SECONDS,
-    PREFIX,
-    PROJECT,
-    SESSION_SECONDS,
-    Environment,
-)
+from tests.chaos.stage.environment import API_KEY, MACHINE_SECONDS, PREFIX, PROJECT, SESSION_SECONDS, Environment
 from tests.support.agents.signed_agent import SignedAgent
 from tests.support.bmdb.fleet import Fleet
 from tests.support.providers.scripted_http import Answer, Request, said, scripted_server
 
 ROOT = Path(__file__).parents[3]
-SECONDS = 300.0
-"""Time limit of an invocation."""
-
-_AWS = {
-    "AWS_ACCESS_KEY_ID": "made-up",
-    "AWS_SECRET_ACCESS_KEY": "made-up",
-    "AWS_REGION": "eu-central-1",
-    "AWS_DEFAULT_REGION": "eu-central-1",
-}
 _PARAMETER, _KEY_PARAMETER = "/api-key", "/ssh-key"
 PACE = Pace(session_seconds=SESSION_SECONDS, machine_seconds=MACHINE_SECONDS, connect_seconds=0.1, chunk=2)
 _FORKING = multiprocessing.get_context("forkserver")
 _CORE = ("wiring.loops", "wiring.agent_endpoint", "adapters.aws.secrets", "adapters.documents", "adapters.ssh.dialer")
 _LIBRARIES = ("boto3", "aws_lambda_powertools.utilities.parameters")
 _FORKING.set_forkserver_preload(["__main__", __name__, *_LIBRARIES, *(f"shepherd_core.{name}" for name in _CORE)])
-_LOAD_SESSION_SECONDS = 2.0
 
 
 class KillSelf(KillAt):
@@ -93,7 +76,7 @@ def carry_out(request: dict[str, Any], pipe: Connection) -> None:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    context = Context("chaos", name, time.monotonic() + SECONDS)
+    context = Context("chaos", name, time.monotonic() + 300)
     try:
         with Points(KillSelf(request["at"], after=request["after"], pipe=pipe)):
             module.lambda_handler(request["event"], context)
@@ -104,8 +87,6 @@ def carry_out(request: dict[str, Any], pipe: Connection) -> None:
 
 
 class Outcome(NamedTuple):
-    """How a process ended."""
-
     how: str
     """``done``, ``killed`` or ``failed``."""
     told: str
@@ -113,8 +94,6 @@ class Outcome(NamedTuple):
 
 
 class Functions:
-    """The functions; each invocation is a separate process."""
-
     def __init__(self, aws_url: str) -> None:
         self._aws_url = aws_url
         self.pid: int | None = None
@@ -131,7 +110,6 @@ class Functions:
         settings: Mapping[str, str] | None = None,
         pace: Pace = PACE,
     ) -> Outcome:
-        """Run *function* with the database and the provider of *environment*."""
         if event is None:
             event = json.loads((ROOT / "events" / f"{function}.json").read_text(encoding="utf-8"))
         request = {
@@ -154,14 +132,13 @@ class Functions:
         return outcome
 
     def _variables(self, environment: Environment) -> dict[str, str]:
-        settings = environment.fleet.settings
         return {
-            **_AWS,
+            "AWS_ACCESS_KEY_ID": "made-up",
+            "AWS_SECRET_ACCESS_KEY": "made-up",
+            "AWS_REGION": "eu-central-1",
+            "AWS_DEFAULT_REGION": "eu-central-1",
             "AWS_ENDPOINT_URL": self._aws_url,
-            "SHEPHERD_BMDB_HOST": settings.bmdb_host,
-            "SHEPHERD_BMDB_NAME": settings.bmdb_name,
-            "SHEPHERD_BMDB_USER": settings.bmdb_user,
-            "SHEPHERD_BMDB_ROLES": settings.bmdb_roles or "",
+            **environment.fleet.variables,
             "SHEPHERD_PROVIDER": "equinix",
             "SHEPHERD_PROVIDER_PROJECT": PROJECT,
             "SHEPHERD_PROVIDER_CREDENTIAL_PARAMETER": _PARAMETER,
@@ -177,7 +154,6 @@ class Functions:
 
 @contextmanager
 def functions(ssh_private_key: str) -> Iterator[Functions]:
-    """Yield the functions, with a parameter store that has their secrets."""
     secrets = {
         _PARAMETER: API_KEY,
         _KEY_PARAMETER: ssh_private_key,
@@ -228,13 +204,9 @@ def explore_processes(scenario: Scenario, functions: Functions, numbers: range) 
 
 
 def load(fleet: Fleet, functions: Functions, at_once: int, seconds: float, seed: int) -> Explored:
-    """
-    Run random functions in one environment for *seconds*, in *at_once* processes, and kill some of them.
-
-    Then let the schedules continue until nothing is missing.
-    """
+    """Run random functions in *at_once* processes for *seconds*, and kill some; then let the environment converge."""
     loaded, lock, end = Explored(), threading.Lock(), time.monotonic() + seconds
-    pace, crowd = replace(PACE, session_seconds=_LOAD_SESSION_SECONDS), Crowd(fleet)
+    pace, crowd = replace(PACE, session_seconds=2.0), Crowd(fleet)
     environment = crowd.arrange()
     agents = [SignedAgent(fleet, machine_id) for machine_id in environment.healthy[:4]]
 
@@ -249,7 +221,7 @@ def load(fleet: Fleet, functions: Functions, at_once: int, seconds: float, seed:
             ended = functions.invoke(environment, function, event=event, at=at, after=after, pace=pace)
             with lock:
                 loaded.invocations += 1
-                loaded.killed += ended.how == "killed"
+                loaded.kills += ended.how == "killed"
                 loaded.errors |= {ended.told.partition(":")[0]} if ended.how == "failed" else set()
 
     with closing(environment), ThreadPoolExecutor(at_once) as pool:

@@ -1,5 +1,3 @@
-"""What the tests that kill invocations have in common."""
-
 import gc
 import logging
 import warnings

@@ -17,14 +17,7 @@ from tests.chaos.concurrent_runs import Action, Scheduler, Stop
 from tests.chaos.crash_points import Points
 from tests.chaos.sample import SECONDS, SEED, WHOLE, chance, more
 from tests.chaos.scenarios.fleet_operation import COMMANDS, FleetOperation, OperatorsAndAgents, SshBrake, TwoStacks
-from tests.chaos.scenarios.loops import (
-    Decommissioning,
-    OneCapacity,
-    Provisioning,
-    Reports,
-    Scenario,
-    Updates,
-)
+from tests.chaos.scenarios.loops import Decommissioning, OneCapacity, Provisioning, Reports, Scenario, Updates
 from tests.chaos.scenarios.recoveries import Reboots, Recoveries
 from tests.chaos.schedules import Chance, Concurrent, Play, play, play_all, play_seeds
 from tests.chaos.stage import processes
@@ -51,14 +44,10 @@ PLAYS: tuple[Callable[[Fleet], Play], ...] = (
     lambda fleet: Concurrent(Decommissioning(fleet)),
     lambda fleet: Concurrent(Reboots(fleet)),
 )
-SAMPLED = 7
 PAIRS = (("unquarantine", "resume"), ("forget", "heartbeat"), ("forget", "report"))
 """Of commands; ``make chaos`` plays all."""
 SCHEDULES = 4
 """Number of schedules of two Provisioners, and of each pair of commands; ``make chaos`` plays more."""
-EFFECTS = 25
-"""Of a Provisioner in a process of its own, or a few less: none is drawn that it does not have."""
-AT_ONCE = 4 if SECONDS else 2
 
 
 @pytest.fixture(params=LEVELS)
@@ -67,7 +56,7 @@ def isolated(real_time: Fleet, request: pytest.FixtureRequest) -> Iterator[Fleet
         yield real_time
 
 
-@pytest.mark.parametrize("make", PLAYS if SECONDS else PLAYS[:SAMPLED], ids=lambda make: make(None).name)
+@pytest.mark.parametrize("make", PLAYS if SECONDS else PLAYS[:7], ids=lambda make: make(None).name)
 def test_concurrent_invocations_keep_every_promise(
     isolated: Fleet, make: Callable[[Fleet], Play], check: Check
 ) -> None:
@@ -131,7 +120,7 @@ def functions(racked: tuple[MachinePool, str]) -> Iterator[Functions]:
 def test_after_sigkill_the_next_invocations_repair_everything(
     real_time: Fleet, functions: Functions, make: Callable[[Fleet], Scenario], check: Check
 ) -> None:
-    effect = chance("a process").randint(1, EFFECTS)
+    effect = chance("a process").randint(1, 25)  # a Provisioner has as many, or a few more
     numbers = range(1, 1_000, 2) if SECONDS else range(effect, effect + 1)
     explored = explore_processes(make(real_time), functions, numbers)
     check(explored)
@@ -139,7 +128,7 @@ def test_after_sigkill_the_next_invocations_repair_everything(
 
 
 def test_concurrent_processes_keep_every_promise(real_time: Fleet, functions: Functions, check: Check) -> None:
-    loaded = load(real_time, functions, AT_ONCE, max(1.5, 0.1 * SECONDS), SEED)
+    loaded = load(real_time, functions, 4 if SECONDS else 2, max(1.5, 0.1 * SECONDS), SEED)
     check(loaded)
     assert loaded.invocations > 0
     assert "ConfigError" not in loaded.errors

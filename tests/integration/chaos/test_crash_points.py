@@ -18,40 +18,23 @@ from shepherd_core.providers.equinix.objects import token_tag
 from simulator.environment.postgres import Postgres
 from simulator.machines.pool import MachinePool
 from tests.chaos.crash_points import KillAt, Points, alive
-from tests.chaos.explore import (
-    OUTAGE_SECONDS,
-    SOON_SECONDS,
-    Explored,
-    explore,
-    explore_pairs,
-    explore_sample,
-    invoke,
-)
+from tests.chaos.explore import OUTAGE_SECONDS, SOON_SECONDS, Explored, explore, explore_pairs, explore_sample, invoke
 from tests.chaos.invariants import INVARIANTS, violations
 from tests.chaos.sample import SEED, WHOLE, chance, drawn, more
 from tests.chaos.scenarios.fleet_operation import SshBrake
-from tests.chaos.scenarios.loops import (
-    AgentStarts,
-    Decommissioning,
-    Provisioning,
-    Reports,
-    Scenario,
-    Updates,
-)
+from tests.chaos.scenarios.loops import AgentStarts, Decommissioning, Provisioning, Reports, Scenario, Updates
 from tests.chaos.scenarios.recoveries import Looks, ProviderOutage, Reboots, Recoveries
 from tests.chaos.stage.environment import PREFIX, Environment
 from tests.integration.chaos.conftest import Check
 from tests.support.bmdb.fleet import Fleet
 
 PAIRS = 3
-GAPS = (OUTAGE_SECONDS, SOON_SECONDS)
 
 # A killed thread does not close its sockets, as the operating system does for a process.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-def _explore(scenario: Scenario, check: Check, gaps: Iterable[float] = GAPS) -> None:
-    """Try two crash points; all in the long form, or if a bug was planted."""
+def _explore(scenario: Scenario, check: Check, gaps: Iterable[float] = (OUTAGE_SECONDS, SOON_SECONDS)) -> None:
     for gap in drawn(gaps, scenario.name):
         key = (scenario.name, gap)
         explored = explore(scenario, gap) if WHOLE else explore_sample(scenario, gap, chance(key))
@@ -161,7 +144,6 @@ def recovered(postgres: Postgres) -> Iterator[Environment]:
     ],
 )  # fmt: skip
 def test_each_invariant_fails_on_damaged_rows(recovered: Environment, damage: str, promise: str) -> None:
-    """An invariant that cannot fail checks nothing."""
     recovered.fleet.sql("BEGIN")
     try:
         recovered.fleet.sql(damage)

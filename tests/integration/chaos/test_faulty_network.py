@@ -22,23 +22,16 @@ from tests.support.bmdb.fleet import Fleet
 # A connection that was cut off leaves its socket to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-
 PENALTY = {"capacity_id": "rack", "seconds": 60, "kind": "unexpected", "cause": "?"}
 _LINKS: list[tuple[str, Link]] = [
-    ("provisioner", "database"),
-    ("recoverer", "database"),
-    ("updater", "database"),
-    ("initializer", "database"),
-    ("provisioner", "provider"),
-    ("recoverer", "provider"),
-    ("updater", "provider"),
+    *((loop, "database") for loop in ("provisioner", "recoverer", "updater", "initializer")),
+    *((loop, "provider") for loop in ("provisioner", "recoverer", "updater")),
     ("initializer", "ssh"),
 ]
 
 
 @pytest.fixture
 def faulty(real_time: Fleet, racked: tuple[MachinePool, str], tmp_path: Path) -> Callable[[str], FaultyScenario]:
-    """Return what makes the scenario of a loop."""
     made: dict[str, Callable[[], FaultyScenario]] = {
         "provisioner": lambda: Provisioning(real_time),
         "initializer": lambda: AgentStarts(real_time, *racked, tmp_path),

@@ -1,13 +1,11 @@
-"""Machines that attack: the real Initializer as a process, with hostile and healthy machines in one invocation."""
-
 import json
 import re
 import threading
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
 from uuid import UUID
 
 from shepherd_core.adapters import ssh_keys
@@ -22,7 +20,6 @@ from tests.support.agents.machine_client import Client
 from tests.support.bmdb.fleet import Fleet
 
 MIB = 1 << 20
-HEALTHY = 3
 MACHINE_SECONDS = 10
 SLOW = replace(PACE, connect_seconds=5, machine_seconds=MACHINE_SECONDS, answer_seconds=MACHINE_SECONDS)
 FUNCTION_BYTES = 200 * MIB
@@ -42,30 +39,25 @@ CAUSES = {
     "more output than there is room for": r"ssh-misbehaved|malformed-answer|ssh-timed-out: uploading",
     "no answer": r"ssh-timed-out: hashing",
 }
-"""The end of the work on each machine: the cause, or what became of it."""
 
 
-class Memory:
-    """The most memory that the processes of the function have used together, shared pages counted once."""
+@contextmanager
+def watched(functions: Functions) -> Iterator[list[int]]:
+    """Yield the memory that the processes of the function use together, again and again, shared pages counted once."""
+    used, over = [0], threading.Event()
 
-    def __init__(self, functions: Functions) -> None:
-        self.most = 0
-        self._functions = functions
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
+    def watch() -> None:
+        while not over.wait(0.1):
+            if (pid := functions.pid) is not None:
+                used.append(sum(map(processes.memory, (pid, *processes.below(pid)))))
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._over.wait(0.1):
-            if (pid := self._functions.pid) is not None:
-                self.most = max(self.most, sum(map(processes.memory, (pid, *processes.below(pid)))))
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield used
+    finally:
+        over.set()
+        thread.join()
 
 
 def cause(fleet: Fleet, machine_id: UUID) -> str:
@@ -79,7 +71,7 @@ def test_no_attack_hurts_the_function_or_its_neighbours(real_time: Fleet, tmp_pa
     with MachinePool(tmp_path / "pool", 0, boot_seconds=0) as pool, closing(Environment(real_time)) as environment:
         client = Client(pool)
         client.authorized_key = ssh_keys.public_line(key)
-        healthy = [client.rack(f"healthy-{number}") for number in range(HEALTHY)]
+        healthy = [client.rack(f"healthy-{number}") for number in range(3)]
         addresses = ADDRESSES | {name: pool.address(name) for name in healthy}
         listing.write_text(json.dumps([{"ID": name, "Addr": address} for name, address in addresses.items()]))
         ids = dict(zip(addresses, real_time.machines(len(addresses)), strict=True))
@@ -92,7 +84,7 @@ def test_no_attack_hurts_the_function_or_its_neighbours(real_time: Fleet, tmp_pa
             "SHEPHERD_SSH_PORT": str(pool.port),
             "SHEPHERD_CONCURRENCY": "20",
         }
-        with attackers(pool.port, client.authorized_key), functions(key) as function, Memory(function) as memory:
+        with attackers(pool.port, client.authorized_key), functions(key) as function, watched(function) as used:
             began = time.monotonic()
             outcome = function.invoke(environment, "initializer", settings=settings, pace=SLOW)
             seconds = time.monotonic() - began
@@ -100,5 +92,5 @@ def test_no_attack_hurts_the_function_or_its_neighbours(real_time: Fleet, tmp_pa
     assert outcome.how == "done", outcome
     assert {name: ends[name] for name in healthy} == dict.fromkeys(healthy, "Finished")
     assert {name: ends[name] for name in ADDRESSES if not re.match(CAUSES[name], ends[name])} == {}
-    assert memory.most < FUNCTION_BYTES + len(ADDRESSES) * PROCESS_BYTES
+    assert max(used) < FUNCTION_BYTES + len(ADDRESSES) * PROCESS_BYTES
     assert seconds < 3 * MACHINE_SECONDS, "the invocation did not end in time"

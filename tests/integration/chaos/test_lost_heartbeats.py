@@ -18,11 +18,6 @@ DURATION = 6 * HOUR
 DIES_AT = 2 * HOUR
 INTERVALS = [60, AgentApiSettings.model_fields["heartbeat_interval_seconds"].default]
 LOSSES = [number / 10 for number in range(1, 10)]
-WAIT_SECONDS = 300
-"""For which a machine that the budget refused is left alone."""
-LATE_SECONDS = 540
-"""Machines that are late on purpose report this often: within their timeout."""
-THIRD = 3
 
 
 @dataclass(slots=True)
@@ -71,8 +66,8 @@ class Fleet:
         chance = random.Random(f"{self.size} {self.loss} {self.interval}")
         self.looks = random.Random(f"looks {self.size} {self.loss} {self.interval}")
         self.machines = [Machine(chance.uniform(0, self.interval), self.interval) for _ in range(self.size)]
-        for machine in self.machines[1 : 1 + self.size // THIRD]:
-            machine.interval = LATE_SECONDS if self.late else self.interval
+        for machine in self.machines[1 : 1 + self.size // 3]:
+            machine.interval = 540 if self.late else self.interval  # within their timeout
             machine.attempt_at = DURATION if self.silent else machine.attempt_at
         for now in range(TICK, DURATION, TICK):
             if now == DIES_AT:
@@ -106,7 +101,7 @@ class Fleet:
             if machine.not_before > now:
                 continue
             if not alive and left <= 0:
-                machine.not_before = now + WAIT_SECONDS
+                machine.not_before = now + 300
                 continue
             machine.last, machine.timeout = now, defaults.HEALTH.startup_timeout_seconds
             machine.not_before = now + defaults.TIMEOUTS.cooldown
@@ -164,7 +159,6 @@ def test_a_late_or_silent_third_delays_no_dead_machines_recovery(size: int, odd:
 
 @pytest.mark.parametrize("size", [100, 1_000])
 def test_large_fleets_keep_the_same_rules(size: int) -> None:
-    """One case is drawn, and ``make chaos`` tries all."""
     for loss, interval in drawn(product([*LOSSES, None], INTERVALS), size):
         if loss is None:
             test_no_healthy_machine_is_interrupted_whatever_is_lost(size, 0.9, 1, interval)

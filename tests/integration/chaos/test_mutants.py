@@ -1,5 +1,3 @@
-"""`make mutants` kills detectable mutants and planted bugs, keeps equivalent ones, and records what a test reaches."""
-
 import pytest
 
 from tests.mutants.__main__ import verdict
@@ -7,8 +5,7 @@ from tests.mutants.mutant import Mutant, source
 from tests.mutants.planted import PlantedBug, planted_bugs
 from tests.mutants.reach import Trial, record, trials
 
-BACKOFF = "tests/unit/domain/test_backoff.py"
-GROWTH = f"{BACKOFF}::test_intervals_grow_as_in_the_worked_examples[policy0-None-expected0]"
+GROWTH = "tests/unit/domain/test_backoff.py::test_intervals_grow_as_in_the_worked_examples[policy0-None-expected0]"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-"""A real pgbouncer in front of the database: session pooling works, transaction pooling is refused by name."""
-
 import os
 import shutil
 import socket
@@ -16,7 +14,6 @@ from shepherd_core.domain.errors.bmdb import StatementFailed
 from shepherd_core.settings.functions.bmdb import BmdbSettings
 
 from simulator.temporary_folder import temporary_folder
-from tests.conftest import ManualClock
 from tests.support.bmdb.fleet import Fleet
 from tests.support.waiting import eventually
 
@@ -48,16 +45,9 @@ def pooler(request: pytest.FixtureRequest, own_fleet: Fleet) -> Iterator[BmdbSet
 
 
 @pytest.fixture
-def connect(pooler: BmdbSettings, clock: ManualClock) -> Iterator[Callable[[], Connection]]:
-    made: list[Connection] = []
-
-    def connect() -> Connection:
-        made.append(Connection(pooler, None, clock, limits=TimeLimits(statement=7)))
-        return made[-1]
-
-    yield connect
-    for each in made:
-        each.close()
+def connect(pooler: BmdbSettings, own_fleet: Fleet) -> Iterator[Callable[[], Connection]]:
+    yield lambda: own_fleet.connect(pooler, TimeLimits(statement=7))
+    own_fleet.disconnect()
 
 
 @pytest.mark.parametrize("pooler", ["session"], indirect=True)

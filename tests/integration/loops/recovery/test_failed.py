@@ -177,7 +177,7 @@ def test_a_failed_deployment_is_repeated_or_its_place_given_back(fleet: Fleet, c
         def minute() -> Counter[str]:
             fleet.pass_time(MINUTE)
             provision(provider, fleet.connection, clock, limit=2)
-            update(provider, fleet.connection, clock, HOUR)
+            update(provider, fleet.connection, clock)
             env.run()
             eventually(api.settled)
             rows = fleet.sql("SELECT state FROM machine_states WHERE machine_id <> ALL(:ids)", ids=others)
