@@ -34,7 +34,6 @@ def changed_files(base: str) -> set[Path]:
 
 
 def reaching(changed: set[Path], tests: list[Path]) -> list[Path]:
-    """Return those of *tests*, files, that reach one of the *changed* files."""
     places = {place for path in changed if PACKAGE in path.parents for place in _places(path)}
     words = [path.name for path in changed if path.suffix != ".py"]
 

@@ -1,5 +1,3 @@
-"""A changed copy of the package, and the tests that run on it."""
-
 import os
 import re
 import shutil
@@ -13,7 +11,6 @@ import shepherd_core
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(shepherd_core.__path__[0])
-WAIT_SECONDS = 900
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,6 @@ class Outcome:
 def run_in_copy(
     folder: Path, change: Callable[[Path], None], *arguments: str, environment: dict[str, str] | None = None
 ) -> Outcome:
-    """Make a change in a copy of the package in *folder*, and run pytest on that copy."""
     copy = folder / PACKAGE.name
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("*.pyc.*"))  # other processes may be writing these
     (folder / "shepherd_agent").symlink_to(PACKAGE.parent / "shepherd_agent")
@@ -42,7 +38,7 @@ def run_in_copy(
         env={**os.environ, "PYTHONPATH": str(folder), "CI": "1", "CHAOS_WHOLE": "1", **(environment or {})},
         capture_output=True,
         text=True,
-        timeout=WAIT_SECONDS,
+        timeout=900,
         check=False,
     )
     return Outcome(done.returncode, done.stdout + done.stderr)

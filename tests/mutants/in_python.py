@@ -1,5 +1,3 @@
-"""Mutants of Python: expressions that are wrong or left out."""
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-"""Mutants of SQL: locks, conditions, clocks and orders that are left out or wrong."""
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

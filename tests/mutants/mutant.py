@@ -1,5 +1,3 @@
-"""A mutant: one small change to the package. All mutants, and those that no test can notice."""
-
 import difflib
 import hashlib
 import tomllib
@@ -11,9 +9,6 @@ from pathlib import Path
 
 from tests.mutants import in_python, in_sql
 from tests.mutants.copies import PACKAGE
-
-EQUIVALENT = Path(__file__).with_name("equivalent.toml")
-CONTEXT_LINES = 2
 
 
 @cache
@@ -41,7 +36,6 @@ class Mutant:
 
     @property
     def changed(self) -> str:
-        """Return the text of the file with the change in it."""
         text = source(self.file)
         return text[: self.start] + self.new + text[self.end :]
 
@@ -53,14 +47,11 @@ class Mutant:
 
     @property
     def diff(self) -> str:
-        lines = difflib.unified_diff(source(self.file).splitlines(), self.changed.splitlines(), n=CONTEXT_LINES)
+        lines = difflib.unified_diff(source(self.file).splitlines(), self.changed.splitlines(), n=2)
         return "\n".join(list(lines)[2:])
 
     def apply(self, package: Path) -> None:
-        """Make the change in a copy of the package, whose file is the same up to its end."""
-        path = package / self.file
-        text = path.read_text(encoding="utf-8")
-        path.write_text(text[: self.start] + self.new + text[self.end :], encoding="utf-8")
+        (package / self.file).write_text(self.changed, encoding="utf-8")
 
     def _lines(self, text: str, end: int) -> str:
         return " ".join(text[text.rfind("\n", 0, self.start) + 1 : text.index("\n", end)].split())
@@ -93,7 +84,8 @@ def drawn(seed: int, wanted: Callable[[str], bool]) -> list[Mutant]:
 @cache
 def equivalent() -> dict[tuple[str, str, str, str], str]:
     """Return the identities of the equivalent mutants, each with the reason."""
-    entries = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))["mutant"]
+    text = Path(__file__).with_name("equivalent.toml").read_text(encoding="utf-8")
+    entries = tomllib.loads(text)["mutant"]
     names = {(e["file"], e["place"], e["before"], e["after"]): e["reason"] for e in entries}
     assert len(names) == len(entries), "an equivalent mutant is listed twice"
     return names

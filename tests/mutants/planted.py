@@ -7,8 +7,6 @@ from tempfile import TemporaryDirectory
 
 from tests.mutants.copies import run_in_copy
 
-PLANTED = Path(__file__).with_name("planted.toml")
-
 
 @dataclass(frozen=True)
 class Edit:
@@ -53,6 +51,7 @@ class PlantedBug:
 
 
 def planted_bugs() -> list[PlantedBug]:
+    text = Path(__file__).with_name("planted.toml").read_text(encoding="utf-8")
     return [
         PlantedBug(
             entry["bug"],
@@ -61,5 +60,5 @@ def planted_bugs() -> list[PlantedBug]:
             entry.get("promise") or entry["check"].split("::")[1].partition("[")[0],
             entry.get("quick", False),
         )
-        for entry in tomllib.loads(PLANTED.read_text(encoding="utf-8"))["bug"]
+        for entry in tomllib.loads(text)["bug"]
     ]

@@ -19,14 +19,13 @@ import pytest
 
 TOO_LONG = 99
 """The exit status of pytest when a test hangs."""
-PATIENCE_SECONDS = 60.0
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if "MUTANTS_RECORD" in os.environ:
         config.pluginmanager.register(_Recorder(Path(os.environ["MUTANTS_RECORD"])))
     if "MUTANTS_ORDER" in os.environ:
-        patience = float(os.environ.get("MUTANTS_PATIENCE", PATIENCE_SECONDS))
+        patience = float(os.environ.get("MUTANTS_PATIENCE", "60"))
         config.pluginmanager.register(_Chosen(json.loads(Path(os.environ["MUTANTS_ORDER"]).read_text()), patience))
 
 

@@ -23,9 +23,6 @@ from tests.mutants.in_python import functions
 from tests.mutants.mutant import Mutant
 
 RECORDS = ROOT / "build" / "mutants"
-TESTS = ("tests/unit/**/test_*.py", "tests/integration/**/test_*.py")
-UNASKED = "test_mutants.py"
-"""Changes the package itself."""
 PLUGIN = ("-p", "tests.mutants.plugin")
 
 _TELL = """
@@ -71,7 +68,7 @@ def talkative(package: Path) -> None:
 
 def recorded(at_once: int, tell: Callable[[str], None]) -> list[Trial]:
     """Return all tests; those of files that changed since are recorded again, *at_once* of the files."""
-    files = [path for path in test_files() if path.name != UNASKED]
+    files = [path for path in test_files() if path.name != "test_mutants.py"]  # which changes the package itself
     RECORDS.mkdir(parents=True, exist_ok=True)
     records = {file: kept(file) for file in files}  # of now: somebody may work on a test meanwhile
     missing = [file for file in files if not records[file].exists()]
@@ -83,7 +80,7 @@ def recorded(at_once: int, tell: Callable[[str], None]) -> list[Trial]:
 
 
 def test_files() -> list[Path]:
-    return [path for pattern in TESTS for path in sorted(ROOT.glob(pattern))]
+    return [path for kind in ("unit", "integration") for path in sorted(ROOT.glob(f"tests/{kind}/**/test_*.py"))]
 
 
 def kept(file: Path) -> Path:
