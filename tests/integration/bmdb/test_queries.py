@@ -58,7 +58,10 @@ def test_the_list_shows_what_machines_need_and_what_blocks_them(fleet: Fleet, co
     pause_id = pauses.pause(connection, owner="me", reason="?", machine_id=machines["paused"])
     pauses.pause(connection, owner="me", reason="?", machine_id=machines["unhealthy"], seconds=-1)
     work.start_work(session, machines["in work"], "?")
+    gone = fleet.bare_machine()
+    fleet.sql("INSERT INTO machine_tombstone VALUES (:id, 'Released', 'static', 'machine-9', 'me', '?')", id=gone)
     rows = {machine.machine_id: machine for machine in matching(connection)}
+    assert set(rows) == set(machines.values())
     columns = ("provider", "needs", "backing_off", "being_worked_on", "pause_ids")
     assert {
         name: tuple(getattr(rows[machine_id], column) for column in columns) for name, machine_id in machines.items()

@@ -135,6 +135,14 @@ STATES: dict[str, tuple[dict[str, Any], list[str], FleetFigures]] = {
     ),
     "was rebooted": ({}, [REBOOTED.format("1 minute")], FleetFigures(fleet=1, dead=1, steps=1, steps_six_hours=1)),
     "was rebooted hours ago": ({}, [REBOOTED.format("5 hours")], FleetFigures(fleet=1, dead=1, steps_six_hours=1)),
+    "was rebooted and failed for good": (
+        {},
+        [
+            REBOOTED.format("1 minute"),
+            "UPDATE machine_provided SET provider_status = 'ProvisioningFailedPermanent' WHERE machine_id = :id",
+        ],
+        FleetFigures(steps=1, steps_six_hours=1),
+    ),
     "was rebooted and reports": (
         REPORTS,
         [REBOOTED.format("1 minute")],
@@ -179,6 +187,9 @@ def test_agents_that_started_count_beside_machines_that_are_unreached(fleet: Fle
     assert figures_of(fleet, "did not come back", "is new") == FleetFigures(fleet=2, dead=1, unreached=1, reached=1)
 
 
-@pytest.mark.parametrize(("state", "unreached"), [("was rebooted", 3), ("was rebooted hours ago", 2)])
+@pytest.mark.parametrize(
+    ("state", "unreached"),
+    [("was rebooted", 3), ("was rebooted hours ago", 2), ("was rebooted and failed for good", 2)],
+)
 def test_a_machine_is_awaited_beside_unreached_ones_for_an_hour(fleet: Fleet, state: str, unreached: int) -> None:
     assert figures_of(fleet, "did not come back", "did not come back", state).unreached == unreached
