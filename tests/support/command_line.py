@@ -14,8 +14,7 @@ import subprocess
 import sys
 import termios
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.reduction import DupFd
 from tempfile import TemporaryFile
@@ -112,56 +111,41 @@ class CommandLine:
             return subprocess.CompletedProcess(arguments, status, kept.read(), errors.read())
 
     def on_terminal(
-        self, width: int, *arguments: str, typed: str = "", status: int = 0, everything: bool = False
+        self,
+        width: int,
+        *arguments: str,
+        typed: str | Iterable[tuple[str, str]] = "",
+        status: int = 0,
+        everything: bool = False,
     ) -> str:
-        """Return what a terminal of that *width* shows: standard output, or *everything*, and what is *typed*."""
-        process, ours = self._start_on_terminal(width, arguments, everything=everything)
-        os.write(ours, typed.encode())
-        return _rest(process, ours, status).decode()
-
-    def conversation(self, *arguments: str, replies: Sequence[tuple[str, str]], status: int = 0) -> str:
-        """Return all that a terminal shows, on which each of *replies* is typed after the prompt that it comes with."""
-        process, ours = self._start_on_terminal(100, arguments, everything=True)
-        shown, rest = b"", b""
-        for prompt, reply in replies:
-            before, rest = _read_until(ours, prompt.encode(), rest)
-            shown += before + prompt.encode()
-            os.write(ours, f"{reply}\n".encode())
-        return (shown + rest + _rest(process, ours, status)).decode()
-
-    @contextmanager
-    def interrupted(self, width: int, *arguments: str) -> Iterator[Callable[[bytes], bytes]]:
         """
-        Run it on a terminal of *width* columns, and interrupt it at the end of the block.
+        Return what a terminal of that *width* shows: standard output, or *everything*, and what is *typed*.
 
-        The block gets a function that waits for a text, and returns what was shown since it was called last.
+        That is at once, or each text when the terminal shows the prompt before it; the character 3 interrupts.
         """
-        process, ours = self._start_on_terminal(width, arguments, everything=True)
-        shown = b""
-
-        def until(text: bytes) -> bytes:
-            nonlocal shown
-            before, shown = _read_until(ours, text, shown)
-            return before
-
-        try:
-            yield until
-        finally:
-            assert process.pid is not None
-            os.kill(process.pid, signal.SIGINT)
-            _rest(process, ours, 128 + signal.SIGINT)
-
-    def _start_on_terminal(
-        self, width: int, arguments: tuple[str, ...], *, everything: bool = False
-    ) -> tuple[ForkServerProcess, int]:
-        """Return the process, and the other end of its terminal, which shows its errors too if *everything* is."""
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
         errors = theirs if everything else None
         size: dict[str, str | None] = dict.fromkeys(("COLUMNS", "LINES"))  # as the terminal says
         process = self._start({**_PLAIN, **size}, arguments, inputs=theirs, output=theirs, errors=errors)
         os.close(theirs)
-        return process, ours
+        shown, read = b"", 0
+        try:
+            for prompt, text in [("", typed)] if isinstance(typed, str) else typed:
+                while (found := shown.find(prompt.encode(), read)) < 0:
+                    assert select.select([ours], [], [], _SECONDS)[0], f"it shows {shown!r}"
+                    shown += os.read(ours, 65_536)
+                read = found + len(prompt.encode())
+                os.write(ours, text.encode())
+            while chunk := os.read(ours, 65_536):
+                shown += chunk
+        except OSError as error:
+            if error.errno != errno.EIO:  # how Linux says that nobody writes to a terminal any more
+                raise
+        finally:
+            os.close(ours)
+            assert _ended(process) == status, shown
+        return shown.decode()
 
     def _start(
         self,
@@ -202,29 +186,6 @@ def _command(arguments: tuple[str, ...], environment: Mapping[str, str], streams
     except Exception:  # noqa: BLE001 - as the interpreter does
         traceback.print_exc()
         sys.exit(1)
-
-
-def _read_until(terminal: int, text: bytes, shown: bytes) -> tuple[bytes, bytes]:
-    """Return what a terminal shows before *text*, and after it so far, beginning with what it has *shown*."""
-    while text not in shown:
-        assert select.select([terminal], [], [], _SECONDS)[0], f"it shows {shown!r}"
-        shown += os.read(terminal, 65_536)
-    before, _, after = shown.partition(text)
-    return before, after
-
-
-def _rest(process: ForkServerProcess, terminal: int, status: int) -> bytes:
-    received = b""
-    try:
-        while chunk := os.read(terminal, 65_536):
-            received += chunk
-    except OSError as error:
-        if error.errno != errno.EIO:  # how Linux says that nobody writes to a terminal any more
-            raise
-    finally:
-        os.close(terminal)
-        assert _ended(process) == status
-    return received
 
 
 def _ended(process: ForkServerProcess) -> int:

@@ -43,7 +43,8 @@ def deploy(folder: Path, *options: str, command: str = "deploy", status: int = 0
 def stopped(folder: Path, endpoint: str, *replies: tuple[str, str]) -> str:
     """Return what a terminal shows of a deployment up to its change set, for which moto finds no template there."""
     arguments = ("deploy", str(folder / "shepherd.toml"), "--build", str(folder / "build"))
-    shown = CommandLine(None, {"AWS_ENDPOINT_URL": endpoint}).conversation(*arguments, replies=replies, status=1)
+    command_line = CommandLine(None, {"AWS_ENDPOINT_URL": endpoint})
+    shown = command_line.on_terminal(100, *arguments, typed=replies, status=1, everything=True)
     assert "making a change set" in shown
     return shown
 
@@ -234,7 +235,7 @@ def test_a_typed_secret_is_stored_and_not_shown(folder: Path, endpoint: str) -> 
     """It is asked for until it can be one."""
     (folder / "shepherd.toml").write_text(SMALL.replace('bmdb-password = "password"', ""))
     secret = "bmdb-password (not shown): "
-    shown = stopped(folder, endpoint, ("to stop:", "shepherd"), (secret, ""), (secret, "hunter2"))
+    shown = stopped(folder, endpoint, ("to stop:", "shepherd\n"), (secret, "\n"), (secret, "hunter2\n"))
     assert "store the secret /shepherd/bmdb-password in SSM, as you type it" in shown
     assert "it must be printable text on one line" in shown
     assert "hunter2" not in shown
@@ -312,7 +313,7 @@ def test_a_stack_whose_creation_failed_is_deleted_when_confirmed(folder: Path, s
     assert f"delete what is left of the stack shepherd: it is {status}" in messages
     assert "which --yes does not confirm" in messages
     assert there()["stacks"] == {"shepherd": status}
-    assert "DELETE_COMPLETE" in stopped(folder, endpoint, ("to stop:", "shepherd"))
+    assert "DELETE_COMPLETE" in stopped(folder, endpoint, ("to stop:", "shepherd\n"))
     assert there()["stacks"] == {}
 
 

@@ -78,15 +78,10 @@ def test_a_vanished_machine_is_forgotten_and_still_looked_up(
 
 
 def test_a_refused_machine_fails_the_command(fleet: Fleet, shepherdctl: CommandLine, ec2: Ec2Fleet) -> None:
-    name, foreign = next(iter(ec2.machines)), ec2.create(uuid4())
+    name = next(iter(ec2.machines))
     told = shepherdctl.read("machine", "forget", name, *WHY, "--yes", status=1)
     assert "the provider has it in use; release gives it back" in told
     shepherdctl.read("machine", "adopt", "i-nonsense", "--yes", status=1)
-    # What is not clearly meant; to the last there is nobody to ask.
-    for words in (f"{foreign} --class vanished --yes", f"{foreign} --all --yes", "--yes", f"{foreign} --class foreign"):
-        assert shepherdctl("machine", "adopt", *words.split()).exit_code == 2, words
-    for command in ("forget", "retry", "unquarantine"):
-        assert shepherdctl("machine", command, name, "--reason", " ").exit_code == 2
     assert provided(fleet).keys() == ec2.machines.keys()
 
 

@@ -101,14 +101,14 @@ def test_what_needs_attention_comes_first_in_every_form(fleet: Fleet) -> None:
     [
         (
             "status",
-            [b"recovery-limited", b"quarantined ", b"and 70 more of recovery-limited", b" more lines; "],
-            b"2 machines of static in quarantine",
+            ["recovery-limited", "quarantined ", "and 70 more of recovery-limited", " more lines; "],
+            "2 machines of static in quarantine",
         ),
-        ("machine list", [b"quarantined for ", b" unhealthy: see --limit"], b"machine-77"),
+        ("machine list", ["quarantined for ", " unhealthy: see --limit"], "machine-77"),
     ],
 )
 def test_what_is_watched_fits_the_terminal_with_the_worst_first(
-    fleet: Fleet, command: str, shown: list[bytes], then: bytes
+    fleet: Fleet, command: str, shown: list[str], then: str
 ) -> None:
     """The terminal has 50 lines and scrolls away the first of more; it is shown again until it is interrupted."""
     for number in range(75):
@@ -116,13 +116,18 @@ def test_what_is_watched_fits_the_terminal_with_the_worst_first(
     fleet.sql(BUDGET + "SELECT 'static', 'rack-' || n, 1, 'share', 'dead', now() FROM generate_series(0, 74) AS n")
     fleet.quarantine(fleet.unhealthy_machine())
     shepherdctl = CommandLine(fleet.settings, NO_LOOPS)
-    with shepherdctl.interrupted(100, *command.split(), "--watch", "1s") as until:
-        screen = until(b"updated every 1 s").rpartition(b"\x1b[2J")[2]
+    end = "updated every 1 s"
+
+    def watched() -> Iterator[tuple[str, str]]:
+        yield end, ""
         fleet.quarantine(fleet.unhealthy_machine())
-        until(then)
-    assert screen.count(b"\n") < 50
+        yield then, "\x03"
+
+    words = (*command.split(), "--watch", "1s")
+    screens = shepherdctl.on_terminal(100, *words, typed=watched(), status=130, everything=True)
+    screen = screens.partition(end)[0].rpartition("\x1b[2J")[2]
+    assert screen.count("\n") < 50
     assert [each for each in shown if each not in screen] == []
-    assert shepherdctl(*command.split(), "--watch", "1s").exit_code == 2
 
 
 @pytest.mark.parametrize("seconds", [2 * HOUR, -2 * HOUR])

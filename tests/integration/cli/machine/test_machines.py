@@ -92,7 +92,6 @@ def test_a_shortened_list_says_so_and_programs_get_every_machine(fleet: Fleet, s
     assert "not shown: more" in shepherdctl("machine", "list", "--limit", "2", "--not-paused").stderr
     columns = shepherdctl.read("machine", "list", "--columns", "location, provider-id", "--limit", "1")
     assert [line.split() for line in columns.splitlines()] == [["LOCATION", "PROVIDER", "ID"], ["fra", "machine-1"]]
-    assert "'age' is not one of machine, " in shepherdctl("machine", "list", "--columns", "age").stderr
 
 
 def test_waiting_ends_with_the_state_or_with_the_time(fleet: Fleet, shepherdctl: CommandLine) -> None:
@@ -205,7 +204,6 @@ def test_failures_with_the_same_cause_are_folded_into_the_last(fleet: Fleet, she
     gone = uuid4()
     fleet.plant("work_history", machine_id=gone, process="ShepherdRecovery", event="Expired")
     assert [event["event"] for event in shepherdctl.load("history", str(gone))] == ["Expired"]
-    assert shepherdctl("history", str(uuid4())).exit_code == 1
     assert "nothing has been done" in shepherdctl.told("history", str(fleet.provided_machine()))
 
 
