@@ -40,7 +40,7 @@ with graceful_exit(), graceful_exit():
 """
 
 
-def test_of_several_signals_one_counts_and_none_ends_the_cleaning_up() -> None:
+def test_one_signal_of_several_counts_and_cleaning_up_continues() -> None:
     """A closed terminal sends several, in any order, and a person more of them."""
     pipe = subprocess.PIPE
     with subprocess.Popen(

@@ -71,7 +71,7 @@ def test_a_pause_can_end_by_itself(fleet: Fleet, shepherdctl: CommandLine) -> No
     assert shepherdctl.told("pauses") == "nothing is paused"
 
 
-def test_a_pause_by_label_or_location_is_ended_by_the_same_words(fleet: Fleet, shepherdctl: CommandLine) -> None:
+def test_a_pause_by_scope_is_ended_by_the_same_words(fleet: Fleet, shepherdctl: CommandLine) -> None:
     fleet.locate(fleet.provided_machine(), "ams")
     scopes = {"--label role=db": 0, "--location ams": 1, "--location ams --label role=db": 0}
     for scope, machines in scopes.items():

@@ -24,7 +24,7 @@ from typer.testing import Result
 from shepherdctl.deployment.function_logs import FUNCTIONS
 from shepherdctl.people import Person
 from simulator.environment import environment
-from tests.integration.cli.ec2_fleet import Ec2Fleet
+from tests.integration.cli.conftest import Ec2Fleet
 from tests.support.bmdb.fleet import Fleet
 from tests.support.command_line import CommandLine, every_command
 from tests.support.deployment.deployments import BUCKET, PSEUDO, build_small, write_small
@@ -216,7 +216,7 @@ def visit_console(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uvicorn.Server, "run", run)
 
 
-def test_every_command_is_run_and_asks_if_it_has_a_dry_run() -> None:
+def test_every_command_is_run_and_dry_runs_mean_asking() -> None:
     """But for those that do what the functions do by themselves."""
 
     def having(option: str) -> set[str]:
@@ -284,7 +284,7 @@ def test_a_login_that_iam_refuses_is_told_with_its_action(
     assert missing(deployment("pauses", statements(Person.READER))) == ["rds-db:connect as shepherd-reader"]
 
 
-def test_a_statement_that_the_database_refuses_is_for_whom_it_says(
+def test_a_statement_that_the_database_refuses_says_for_whom(
     deployment: Deployed, shepherdctl: CommandLine, fleet: Fleet
 ) -> None:
     """Somebody may have set a database user of their own."""

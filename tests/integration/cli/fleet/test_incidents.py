@@ -20,7 +20,7 @@ from shepherd_core.domain.errors.provider import ProviderUnusable
 from shepherd_core.domain.machine import Process
 
 from simulator.environment.postgres import TEMPLATE, Postgres
-from tests.integration.cli.ec2_fleet import Ec2Fleet
+from tests.integration.cli.conftest import Ec2Fleet
 from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
 from tests.support.bmdb.work_ends import ticked

@@ -9,7 +9,7 @@ import pytest
 from shepherd_core.bmdb.machines import pauses
 from shepherd_core.bmdb.work import work
 
-from tests.integration.cli.ec2_fleet import Ec2Fleet
+from tests.integration.cli.conftest import Ec2Fleet
 from tests.support.bmdb.capacity import provided
 from tests.support.bmdb.fleet import HOUR, Fleet
 from tests.support.command_line import CommandLine

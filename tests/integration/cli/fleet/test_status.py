@@ -1,3 +1,5 @@
+import csv
+import io
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -27,7 +29,7 @@ BUDGET = "INSERT INTO recovery_budgets (provider, location, per_hour, brake, rea
 
 
 @pytest.fixture
-def shepherdctl(fleet: Fleet) -> CommandLine:
+def mixed(fleet: Fleet) -> CommandLine:
     for _ in range(2):
         fleet.provided_machine()
         fleet.started_machine(60)
@@ -37,7 +39,7 @@ def shepherdctl(fleet: Fleet) -> CommandLine:
     return CommandLine(fleet.settings, NO_LOOPS)
 
 
-def test_status_counts_who_is_paused(shepherdctl: CommandLine, fleet: Fleet) -> None:
+def test_status_counts_who_is_paused(mixed: CommandLine, fleet: Fleet) -> None:
     """A pause of everything that the counts left out looked like no pause at all."""
     fleet.sql("INSERT INTO machine_creation_intent VALUES (:id, 'equinix', NULL, now())", id=fleet.bare_machine())
     for words, paused in {
@@ -48,10 +50,10 @@ def test_status_counts_who_is_paused(shepherdctl: CommandLine, fleet: Fleet) -> 
         "--machine machine-1": 1,
         "--machine machine-1 --loop recoverer": 0,
     }.items():
-        shepherdctl.read("pause", *words.split(), "--reason", "maintenance")
-        assert shepherdctl("status").stderr == "1 pause in force: see shepherdctl pauses\n"
-        listed = Counter(each["state"] for each in shepherdctl.load("machine", "list") if each["paused"])
-        counted = {each["state"]: each["paused"] for each in shepherdctl.load("status")["machines"] if each["paused"]}
+        mixed.read("pause", *words.split(), "--reason", "maintenance")
+        assert mixed("status").stderr == "1 pause in force: see shepherdctl pauses\n"
+        listed = Counter(each["state"] for each in mixed.load("machine", "list") if each["paused"])
+        counted = {each["state"]: each["paused"] for each in mixed.load("status")["machines"] if each["paused"]}
         assert (counted, listed.total()) == (listed, paused), words
         fleet.sql("DELETE FROM pauses")
 
@@ -179,7 +181,7 @@ def full_disk(fleet: Fleet) -> Iterator[None]:
             name.unlink(missing_ok=True)
 
 
-def test_the_status_is_told_to_prometheus(shepherdctl: CommandLine, fleet: Fleet) -> None:
+def test_the_status_is_told_to_prometheus(mixed: CommandLine, fleet: Fleet) -> None:
     """In its text format; what a provider names cannot break a line."""
     ticked(fleet, "updater", ShepherdError("no luck"))
     fleet.pass_time(60)
@@ -188,11 +190,11 @@ def test_the_status_is_told_to_prometheus(shepherdctl: CommandLine, fleet: Fleet
     fleet.plant("provisioner_lock", provider="ec2", **waiting)
     place = 'provider="ec2",location="a\\\\\\"\\n\\\\x1b"'
     fleet.provided_machine("equinix")
-    shown = " ".join(shepherdctl("status").output.split())
+    shown = " ".join(mixed("status").output.split())
     for row in ("equinix 1 1", "static 10 2 2 2 2 2", "7 ec2 the limit of 5 machines is reached"):
         assert f" {row} " in shown
     assert [words for words in ("WORST LOCATIONS", "there are no machines") if words in shown] == []
-    lines = shepherdctl.read("status", "-o", "prometheus", status=3).splitlines()
+    lines = mixed.read("status", "-o", "prometheus", status=3).splitlines()
     samples = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     names = {name.partition("{")[0] for name in samples}
     assert [line.split()[2:] for line in lines if line.startswith("# TYPE")] == [
@@ -261,3 +263,73 @@ def test_causes_are_counted_for_what_fails_now(fleet: Fleet) -> None:
     assert told == "error: no machine is at 'amz': did you mean 'ams'?"
     shepherdctl.load("pause", "--all", "--reason", "x")
     assert "1 pause in force: see shepherdctl pauses\n" in shepherdctl("causes").stderr
+
+
+# The inventory.
+
+TIB = 1 << 40
+NAMES = ["provider", "location", "machines", "unreported", "hardware_threads", "memory_bytes", "disks", "disk_bytes"]
+
+
+def reported(fleet: Fleet, location: str | None, provider: str, *sums: int) -> None:
+    """Plant a machine whose report adds up to threads, bytes of memory, disks, and bytes on them."""
+    machine_id = fleet.locate(fleet.provided_machine(provider), location)
+    summed = dict(zip(NAMES[4:], sums, strict=True))
+    fleet.plant("machine_hardware_report", machine_id=machine_id, hardware_report_raw=b"", **summed)
+
+
+def rows_of(text: str) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(text, newline=""), strict=True))
+
+
+def test_people_get_rounded_sums_and_programs_exact_ones(fleet: Fleet, shepherdctl: CommandLine) -> None:
+    """A fleet of a hundred thousand machines has more bytes than 64 bits with a sign count."""
+    assert shepherdctl.load("inventory") == {"locations": [], "total": dict.fromkeys(NAMES[2:], 0)}
+    assert rows_of(shepherdctl.read("inventory", "-o", "csv")) == [NAMES]
+    reported(fleet, "Amsterdam", "equinix", 64, TIB, 2, 7 * TIB // 2)
+    reported(fleet, "Amsterdam", "equinix", 32, TIB // 2, 1, 960197124096)
+    for location in ("Amsterdam", "Paris"):
+        fleet.locate(fleet.provided_machine("equinix"), location)
+    for _ in range(3):
+        reported(fleet, None, "static", 8, 1, 0, 2**63 - 1)
+    fleet.bare_machine()
+    exact: list[list[str | int | None]] = [
+        ["equinix", "Amsterdam", 3, 1, 96, 3 * TIB // 2, 3, 7 * TIB // 2 + 960197124096],
+        ["equinix", "Paris", 1, 1, 0, 0, 0, 0],
+        ["static", None, 3, 0, 24, 3, 0, 3 * (2**63 - 1)],
+    ]
+    total = [7, 2, 120, 3 * TIB // 2 + 3, 3, 7 * TIB // 2 + 960197124096 + 3 * (2**63 - 1)]
+    result = shepherdctl("inventory")
+    assert "equinix   Amsterdam         3          1       96  1.5 TiB      3   4.4 TiB" in result.stdout.splitlines()
+    assert "24 EiB" in result.stdout
+    assert result.stderr == "2 machines sent no hardware report: their hardware is not counted\n"
+    assert shepherdctl.load("inventory") == {
+        "locations": [dict(zip(NAMES, row, strict=True)) for row in exact],
+        "total": dict(zip(NAMES[2:], total, strict=True)),
+    }
+    listed = shepherdctl("inventory", "-o", "csv")
+    rows = [[str("" if value is None else value) for value in row] for row in exact]
+    assert (rows_of(listed.stdout_bytes.decode()), listed.stderr) == ([NAMES, *rows], "")
+    for words, machines in {
+        "--provider equinix": 4,
+        "--location Amsterdam": 3,
+        "--provider equinix --location Paris": 1,
+        "--provider static --location Paris": 0,
+        "--location amsterdam": 0,
+    }.items():
+        assert shepherdctl.load("inventory", *words.split())["total"]["machines"] == machines, words
+    assert len(shepherdctl.read("inventory", "--location", "Amsterdam").splitlines()) == 1 + 1, "one row has no total"
+
+
+READ = {'Paris, "4"': 'Paris, "4"', "=1+1": "'=1+1", "+1": "'+1", "-1": "'-1", "@sum": "'@sum", " =1+2": "'=1+2"}
+READ |= {"\t=1+3": "\\t=1+3", "two\r\nlines": "two\\r lines", "\x1b[2J": "\\x1b[2J", "Zürich": "Zürich", "a=b": "a=b"}
+
+
+def test_csv_is_read_as_meant_whatever_places_are_called(fleet: Fleet, shepherdctl: CommandLine) -> None:
+    for location in READ:
+        fleet.locate(fleet.provided_machine(), location)
+    output = shepherdctl("inventory", "-o", "csv").stdout_bytes.decode()
+    assert output.count("\r\n") == output.count("\n") == output.count("\r") == 1 + len(READ)
+    assert output.endswith("\r\n")
+    rows = [["static", read, "1", "1", "0", "0", "0", "0"] for read in READ.values()]
+    assert sorted(rows_of(output)[1:]) == sorted(rows)
