@@ -222,14 +222,12 @@ def test_a_recovery_in_the_middle_of_a_request_wins(
 
 def trips(way: BreakingConnection, api: AgentApi, request: AgentRequest) -> tuple[HTTPStatus, int]:
     before = way.requests
-    status = api.handle(request).status
-    return status, way.requests - before
+    return api.handle(request).status, way.requests - before
 
 
 def test_a_heartbeat_takes_one_round_trip(fleet: Fleet, agent: SignedAgent, breaking: BreakingConnection) -> None:
     """Two, where its key is not remembered: each is paid for a hundred thousand times a minute."""
-    connection = fleet.connect(breaking.settings)
-    warm = endpoint(connection)
+    warm = endpoint(fleet.connect(breaking.settings))
     warm.handle(SignedAgent(fleet).request())  # connects, and prepares the statements
     assert trips(breaking, warm, agent.request()) == (OK, 2)
     assert trips(breaking, warm, agent.request()) == (OK, 1)

@@ -78,8 +78,7 @@ def test_a_signed_request_is_taken(fleet: Fleet, sample: dict[str, Any], monkeyp
     assert answer["statusCode"] == 200
     assert answer["headers"]["content-type"] == "application/x-protobuf"
     assert answer["isBase64Encoded"] is True
-    told = HeartbeatResponse.FromString(b64decode(answer["body"]))
-    assert told.installation_request.generation == 1
+    assert HeartbeatResponse.FromString(b64decode(answer["body"])).installation_request.generation == 1
     assert fleet.facts(agent.machine_id) == {"agent_started", "agent_heartbeat"}
 
 

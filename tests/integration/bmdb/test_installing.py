@@ -40,9 +40,7 @@ def test_a_request_is_newer_than_any_request_or_report(
     assert ask(connection, machine_id) == generation
     found = installation.load(connection, machine_id)
     assert found.request is not None
-    assert found.request.generation == generation
-    assert found.pending
-    assert found.next_generation == generation + 1
+    assert (found.request.generation, found.pending, found.next_generation) == (generation, True, generation + 1)
 
 
 CHANGES: dict[str, Callable[[Fleet, UUID], None]] = {
@@ -96,8 +94,7 @@ def test_a_request_dates_from_when_it_is_recorded(fleet: Fleet) -> None:
 
 def test_a_machine_that_is_not_provided_gets_no_installation(fleet: Fleet, connection: Connection) -> None:
     """The Provisioner may still forget that machine, and rows that refer to it would prevent that."""
-    machine_id = fleet.bare_machine()
-    assert ask(connection, machine_id) is None
+    assert ask(connection, fleet.bare_machine()) is None
     assert fleet.sql("SELECT * FROM machine_os_installation_request") == []
 
 
@@ -113,6 +110,5 @@ def test_a_request_is_made_once_whatever_is_lost(fleet: Fleet, breaking: Breakin
 def test_a_lost_request_that_was_replaced_counts_as_refused(fleet: Fleet, breaking: BreakingConnection) -> None:
     machine_id = fleet.started_machine()
     breaking.lose("answer", meanwhile=lambda: ask(fleet.connection, machine_id, OTHER))
-    connection = fleet.connect(breaking.settings)
-    assert installation.request(connection, machine_id, IMAGE, Installation()) is None
+    assert installation.request(fleet.connect(breaking.settings), machine_id, IMAGE, Installation()) is None
     assert fleet.sql("SELECT generation FROM machine_os_installation_request") == [[2]]

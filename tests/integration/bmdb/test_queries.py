@@ -249,5 +249,4 @@ def test_status_says_that_it_cannot_see_the_transactions_of_others(fleet: Fleet)
     ],
 )
 def test_an_old_transaction_is_told_with_its_end(kind: str, application: str, told: tuple[str, str]) -> None:
-    found = server.Transaction(kind, 42, "alice", application, None, 660)
-    assert old_transaction(found) == told
+    assert old_transaction(server.Transaction(kind, 42, "alice", application, None, 660)) == told

@@ -89,8 +89,7 @@ def test_the_initializer_leaves_no_ready_machine(fleet: Fleet, clock: ManualCloc
 
 def test_the_recoverer_leaves_no_ready_machine(fleet: Fleet, clock: ManualClock) -> None:
     ready = plant_all(fleet, RECOVER)
-    env = RecoveryEnvironment(fleet, clock)
-    counts = env.run()
+    counts = RecoveryEnvironment(fleet, clock).run()
     started = {row[0] for row in fleet.sql("SELECT machine_id FROM work_history WHERE event = 'Started'")}
     assert started == {each for each in ready if ready[each]}
     assert counts[Metric.BACKLOG] == 0
@@ -107,8 +106,7 @@ def test_a_failing_machine_is_due_since_its_backoff_ended(fleet: Fleet, clock: M
     )
     planned = env.dry_run()
     assert [work.machine_id for work in planned.work] == [other, failing]
-    later = planned.due_at[failing] - planned.due_at[other]
-    assert later.total_seconds() == pytest.approx(50, abs=5)
+    assert (planned.due_at[failing] - planned.due_at[other]).total_seconds() == pytest.approx(50, abs=5)
     env.run(concurrency=1)
     started = fleet.sql("SELECT machine_id FROM work_history WHERE event = 'Started' ORDER BY timestamp")
     assert started == [[other], [failing]]
@@ -208,8 +206,7 @@ def test_a_machine_that_kills_its_functions_is_quarantined_alone(functions: Func
         if killer in loop.machines:
             assert loop.most_at_once == 1
             assert loop.machines[-1] == killer
-    assert functions.quarantined() == {killer}
-    assert functions.open() == set()
+    assert (functions.quarantined(), functions.open()) == ({killer}, set())
     assert all(fleet.events(machine) == ["Started", "Expired", "Started", "Finished"] for machine in machines[1:])
 
 
@@ -225,16 +222,13 @@ def test_the_third_death_alone_in_a_row_quarantines_a_machine(functions: Functio
         fleet.pass_time(seconds - 3)
         assert functions.invoke().machines == [], "the backoff grows"
         fleet.pass_time(3)
-    assert functions.quarantined() == set()
-    assert functions.invoke().machines == []
+    assert (functions.quarantined(), functions.invoke().machines) == (set(), [])
     assert fleet.events(killer) == ["Started", "Expired"] * 4 + ["Started", "Quarantined", "Finished"]
-    ((cause,),) = fleet.sql("SELECT cause FROM machine_quarantine")
-    died = "fake/static died or was cut off while it worked on this machine"
-    assert cause == f"{died}, 4 times in a row"
+    cause = "fake/static died or was cut off while it worked on this machine, 4 times in a row"
+    assert fleet.sql("SELECT cause FROM machine_quarantine") == [[cause]]
     remediation.unquarantine(fleet.connection, killer, reason="me: mended")
     functions.killers = ()
-    assert functions.invoke().machines == [killer]
-    assert functions.open() == set()
+    assert (functions.invoke().machines, functions.open()) == ([killer], set())
 
 
 def test_an_outage_of_the_functions_quarantines_no_machine(functions: Functions) -> None:

@@ -21,7 +21,6 @@ from shepherd_core.domain.errors.bmdb import BmdbUnavailable, SessionExpired
 from shepherd_core.domain.errors.machine import SshRefused
 from shepherd_core.domain.errors.provider import ProviderUnavailable
 from shepherd_core.domain.machine import Process
-from shepherd_core.loops import runner
 from shepherd_core.loops.base import Admission, Closing, Loop, Task
 from shepherd_core.loops.dry_run import dry_run
 from shepherd_core.loops.runner import RunLimits
@@ -29,7 +28,7 @@ from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock, log_lines
 from tests.support.bmdb.breaking_connection import BreakingConnection
-from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed
+from tests.support.bmdb.fleet import PROVIDER, Fleet, claimed, invoke
 from tests.support.waiting import WAIT_SECONDS
 
 ENDED = (Metric.FINISHED, Metric.FAILED, Metric.CANCELED)
@@ -103,16 +102,8 @@ class Runner:
         session_seconds: float = 60,
         clock: Clock | None = None,
     ) -> dict[Metric, float]:
-        used = clock or self.clock
-        return runner.run(
-            loop,
-            PROVIDER,
-            self.fleet.connection,
-            used,
-            RunLimits(concurrency, machine_seconds, session_seconds),
-            deadline=Deadline(used, seconds),
-            runtime_info="a test",
-        )
+        limits = RunLimits(concurrency, machine_seconds, session_seconds)
+        return invoke(loop, self.fleet.connection, clock or self.clock, limits, seconds=seconds)
 
     def due(self) -> list[list[Any]]:
         return self.fleet.sql("SELECT machine_id, process, due_at FROM machine_eligibility WHERE ready ORDER BY 1, 2")

@@ -22,7 +22,6 @@ from shepherd_core.domain.clock import Deadline, SystemClock
 from shepherd_core.domain.errors import SourceMissing
 from shepherd_core.domain.machine import Machine, ProviderId
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit
-from shepherd_core.loops import runner
 from shepherd_core.loops.initializer import Initializer, StartOptions
 from shepherd_core.loops.runner import RunLimits
 from shepherd_core.providers.static import StaticProvider
@@ -35,7 +34,7 @@ from tests.support.agents.executable import write_agent
 from tests.support.agents.installation_key import PUBLIC
 from tests.support.agents.machine_client import Client
 from tests.support.bmdb.capacity import Edge, failing
-from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet
+from tests.support.bmdb.fleet import HOUR, Fleet, invoke
 from tests.support.waiting import eventually
 
 PATH = "/root/agent"
@@ -108,16 +107,7 @@ class InitializerSetup:
                 require_known_host_key=require_known_host_key,
             ),
         )
-        clock = SystemClock()
-        return runner.run(
-            loop,
-            PROVIDER,
-            self.fleet.connection,
-            clock,
-            RunLimits(10, machine_seconds, 60),
-            deadline=Deadline(clock, 60),
-            runtime_info="a test",
-        )
+        return invoke(loop, self.fleet.connection, SystemClock(), RunLimits(10, machine_seconds, 60), seconds=60)
 
     def host_key(self, name: str) -> str:
         with self.client.login(name, key=self.key) as ssh:

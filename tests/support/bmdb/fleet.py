@@ -13,9 +13,13 @@ from shepherd_core.bmdb.connection import Connection
 from shepherd_core.bmdb.session import Session
 from shepherd_core.bmdb.wire.driver import TimeLimits
 from shepherd_core.bmdb.work import work
-from shepherd_core.domain.clock import Clock
+from shepherd_core.domain.clock import Clock, Deadline
 from shepherd_core.domain.machine import Process
+from shepherd_core.loops import runner
+from shepherd_core.loops.base import Loop
+from shepherd_core.loops.runner import RunLimits
 from shepherd_core.settings.functions.bmdb import BmdbSettings
+from shepherd_core.telemetry import Metric
 
 from tests.chaos.invariants import INVARIANTS
 from tests.conftest import ManualClock
@@ -465,3 +469,16 @@ def _rows(connection: Connection, text: str) -> list[list[Any]]:
 
 def ids(works: Iterable[work.Work]) -> list[UUID]:
     return [found.machine_id for found in works]
+
+
+def invoke(
+    loop: Loop[Any],
+    connection: Connection,
+    clock: Clock,
+    limits: RunLimits | None = None,
+    *,
+    provider: str = PROVIDER,
+    seconds: float = 600,
+) -> dict[Metric, float]:
+    limits, deadline = limits or RunLimits(10, 60, 60), Deadline(clock, seconds)
+    return runner.run(loop, provider, connection, clock, limits, deadline=deadline, runtime_info="a test")

@@ -18,7 +18,6 @@ from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.errors.machine import SshTimedOut
 from shepherd_core.domain.machine import Process, ProviderId
 from shepherd_core.domain.remediation import QUARANTINE, REBOOT, Step, StepKind, Timeouts, provider_steps
-from shepherd_core.loops import runner
 from shepherd_core.loops.base import Task
 from shepherd_core.loops.dry_run import DryRun, dry_run
 from shepherd_core.loops.look import Look
@@ -32,7 +31,7 @@ from shepherd_core.telemetry import Metric
 
 from tests.conftest import ManualClock
 from tests.support import defaults
-from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
+from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed, invoke
 from tests.support.providers.fake_provider import FakeSteps
 
 MINUTE = 60
@@ -93,15 +92,8 @@ class RecoveryEnvironment:
         """Run one invocation; unless the test is about an outage, another function reached the BMDB before."""
         if not self.after_outage:
             self.settle()
-        return runner.run(
-            self.loop,
-            self.name,
-            connection or self.fleet.connection,
-            self.clock,
-            RunLimits(concurrency, 60, 60),
-            deadline=Deadline(self.clock, 600),
-            runtime_info="a test",
-        )
+        used, limits = connection or self.fleet.connection, RunLimits(concurrency, 60, 60)
+        return invoke(self.loop, used, self.clock, limits, provider=self.name)
 
     def begin(self, session: Session) -> tuple[Recoverer, Work, Task]:
         """Claim the unhealthy machine, and begin the work as the runner does; questions are answered at once."""

@@ -10,12 +10,10 @@ from shepherd_core.domain.machine import Availability, Machine, ProviderId, Prov
 from shepherd_core.domain.pace import Pace
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse, TakeoverSuccess
 from shepherd_core.domain.remediation import AgentState
-from shepherd_core.loops import runner
 from shepherd_core.loops.initializer import Initializer, StartOptions
 from shepherd_core.loops.look import Look
-from shepherd_core.loops.runner import RunLimits
 
-from tests.support.bmdb.fleet import PROVIDER, Fleet
+from tests.support.bmdb.fleet import Fleet, invoke
 from tests.support.providers.fake_provider import FakeSteps
 
 HOST_KEY = "ssh-ed25519 AAAA"
@@ -78,9 +76,7 @@ class Site(FakeSteps):
 
     def start_agents(self, fleet: Fleet, clock: Clock) -> None:
         options = StartOptions(path="/root/agent", endpoint="http://?", answer_seconds=60, backoff=Pace().start_backoff)
-        initializer = Initializer(self, self, lambda: (AgentFile(), b""), options)
-        limits, deadline = RunLimits(10, 60, 60), Deadline(clock, 600)
-        runner.run(initializer, PROVIDER, fleet.connection, clock, limits, deadline=deadline, runtime_info="a test")
+        invoke(Initializer(self, self, lambda: (AgentFile(), b""), options), fleet.connection, clock)
 
     def get_machine(self, provider_id: ProviderId, deadline: Deadline) -> Machine:
         used, address = Availability.KNOWN_USED, ip_address("192.0.2.1")

@@ -310,8 +310,7 @@ def test_a_step_recorded_too_late_leaves_the_host_key(env: LookSetup) -> None:
         assert "host_key" not in env.fleet.facts(env.machine)
         raise TimeLimitExceeded
 
-    outcome = loop.work_on(replace(task, ask=ask))
-    assert loop.finish(session, {held: outcome}) == {env.machine}
+    assert loop.finish(session, {held: loop.work_on(replace(task, ask=ask))}) == {env.machine}
     assert env.provider.asked == []
     assert "host_key" in env.fleet.facts(env.machine)
     assert [event for event, _, _ in env.lines()][-3:] == ["Attempted", "NotTaken", "Failed"]

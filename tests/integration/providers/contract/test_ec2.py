@@ -201,8 +201,7 @@ def test_a_subnet_without_room_is_followed_by_the_next(site: Site) -> None:
     asked = []
     site.api.faults.append(lambda action, of: asked.append(of) if action == "RunInstances" else None)
     site.api.refuse("RunInstances", refusal(500, "InsufficientInstanceCapacity"), times=1)
-    created = site.create()
-    assert site.api.instance(created.provider_id).subnet_id == second
+    assert site.api.instance(site.create().provider_id).subnet_id == second
     assert [launch["SubnetId"] for launch in asked] == [first, second]
     assert [launch["ClientToken"] for launch in asked] == [f"{TOKEN}-0", f"{TOKEN}-1"]
 

@@ -73,8 +73,7 @@ def test_a_session_opens_although_the_first_answer_is_lost(
     machine_id = fleet.provided_machine()
     connection = fleet.connect(breaking.settings)
     breaking.lose(lost)
-    opened = fleet.open_session(connection=connection)
-    assert ids(claimed(opened, Process.AGENT_START)) == [machine_id]
+    assert ids(claimed(fleet.open_session(connection=connection), Process.AGENT_START)) == [machine_id]
 
 
 def test_a_session_that_is_lost_again_is_not_opened(fleet: Fleet, breaking: BreakingConnection) -> None:
