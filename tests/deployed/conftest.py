@@ -16,10 +16,8 @@ from simulator.account.account import BUCKET, PROVIDER, STACK, Account
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
-PEOPLE = "people"
-"""The stack of their policies."""
-SECONDS = 240
-"""For what takes some runs of the loops."""
+PEOPLE = "people"  # the stack of their policies
+SECONDS = 240  # for what takes some runs of the loops
 
 
 class Cloud(Account):
@@ -70,8 +68,7 @@ class Operator:
 
     def __init__(self, cloud: Cloud, document: Path) -> None:
         self.cloud, self.document = cloud, document
-        self.messages = ""
-        """Of the last command."""
+        self.messages = ""  # of the last command
         self.environment = dict(cloud.environment)
 
     def __call__(self, *arguments: str, status: int = 0) -> str:
@@ -88,7 +85,6 @@ class Operator:
         return ran.stdout
 
     def deploy(self) -> None:
-        """Deploy, or bring up to date."""
         exports = self("deploy", str(self.document), "--build", str(ROOT / "build" / "deployed"), "--yes")
         self.environment |= dict(re.findall(r"^export (\w+)=(.*)$", exports, re.MULTILINE))
 
@@ -102,18 +98,15 @@ class Deployment(Operator):
         self.environment |= self._people["administrator"]
 
     def by(self, person: str) -> Operator:
-        """Return the command line of a reader or an operator."""
         somebody = Operator(self.cloud, self.document)
         somebody.environment = self.environment | self._people[person]
         return somebody
 
     def machines(self) -> dict[str, str]:
-        """Return the states of the machines by provider id."""
         found = json.loads(self("machine", "list", "-o", "json"))["machines"]
         return {each["provider_id"]: each["state"] for each in found}
 
     def eventually(self, condition: Callable[[], object]) -> None:
-        """Wait for what the loops do."""
         eventually(condition, self.machines, SECONDS)
 
 

@@ -43,8 +43,7 @@ def test_a_changed_setting_is_in_force(deployment: Deployment) -> None:
 def update(cloud: Cloud, **parameters: str) -> tuple[str, list[str]]:
     """Update the stack as `sam deploy` does; return its status after that, and the reasons of failures."""
     cloudformation = cloud.client("cloudformation")
-    stack = cloud.stack()
-    values = {each["ParameterKey"]: each["ParameterValue"] for each in stack["Parameters"]} | parameters
+    values = {each["ParameterKey"]: each["ParameterValue"] for each in cloud.stack()["Parameters"]} | parameters
     made = cloudformation.create_change_set(
         StackName=STACK,
         ChangeSetName=f"update-{len(reasons(cloud))}",
@@ -128,5 +127,4 @@ def test_the_end_leaves_what_is_the_operators(deployment: Deployment, cloud: Clo
     assert left(cloud)
     deployment("destroy", str(deployment.document), "--yes")
     assert left(cloud) == []
-    stacks = cloud.client("cloudformation").describe_stacks()["Stacks"]
-    assert [each["StackName"] for each in stacks] == [PEOPLE]
+    assert [each["StackName"] for each in cloud.client("cloudformation").describe_stacks()["Stacks"]] == [PEOPLE]

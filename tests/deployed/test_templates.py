@@ -17,13 +17,8 @@ from tests.support.deployment.examples import EXAMPLES, filled_in
 def test_an_example_is_deployed_when_it_is_filled_in(folder: Path, cloud: Cloud, tmp_path: Path) -> None:
     """With our database, which knows no IAM and has users, and without ticks, which would ask real providers."""
     files = filled_in(folder)
-    own = {
-        "stack": "example",
-        "bmdb_host": ADDRESS,
-        "bmdb_login": "passwords",
-        "loop_minutes": "0,0,0,0",
-        "architecture": ARCHITECTURE,
-    }
+    own = {"stack": "example", "bmdb_host": ADDRESS, "bmdb_login": "passwords"}
+    own |= {"loop_minutes": "0,0,0,0", "architecture": ARCHITECTURE}
     text = re.sub(rf"^({'|'.join(own)}) = .*\n", "", files["shepherd.toml"], flags=re.MULTILINE)
     lines = "".join(f'{key} = "{value}"\n' for key, value in own.items())
     text = text.replace("[deployment]\n", f"[deployment]\n{lines}")
@@ -66,11 +61,8 @@ def test_the_database_and_its_network_are_made(cloud: Cloud) -> None:
     outputs = {each["OutputKey"]: each["OutputValue"] for each in stack["Outputs"]}
     (database,) = cloud.client("rds").describe_db_instances()["DBInstances"]
     assert (database["Endpoint"]["Address"], database["DbiResourceId"]) == (outputs["BmdbHost"], outputs["BmdbLogin"])
-    assert (database["MasterUsername"], database["DBName"], database["StorageEncrypted"]) == (
-        "shepherd",
-        "shepherd",
-        True,
-    )
+    facts = (database["MasterUsername"], database["DBName"], database["StorageEncrypted"])
+    assert facts == ("shepherd", "shepherd", True)
     asked = parameters()
     for key, value in outputs.items():
         assert re.fullmatch(asked[key].pattern, value), outputs

@@ -1,5 +1,3 @@
-"""The pictures of the console: where a machine's history is drawn, and what is at its ends."""
-
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -30,8 +28,7 @@ def drawn(*events: tuple[float, Process, WorkEvent], **facts: datetime) -> dict[
         for kind, cause in [failed.get(event, (None, None))]
     ]
     shown = charts.timeline(machine, history, SINCE, at(100))
-    assert [place for place, _ in shown.ticks] == [0, 250, 500, 750, 1000]
-    assert [moment for _, moment in shown.ticks] == [at(percent) for percent in (0, 25, 50, 75, 100)]
+    assert [*shown.ticks] == [(10 * percent, at(percent)) for percent in (0, 25, 50, 75, 100)]
     return {
         lane.name: [(each.x, each.width, each.kind, each.text) for each in (*lane.spans, *lane.marks)]
         for lane in shown.lanes
@@ -58,11 +55,7 @@ def test_work_and_quarantine_are_drawn_from_beginning_to_end() -> None:
         (90, RECOVER, WorkEvent.QUARANTINED),
     ) == {
         "Initializer": [(100, 100, "bad", "Failed: ssh-refused: it listens to nobody")],
-        "Recoverer": [
-            (300, 100, "good", "Finished"),
-            (600, 400, "busy", "in progress"),
-            (350, 3, "step", "Attempted"),
-        ],
+        "Recoverer": [(300, 100, "good", "Finished"), (600, 400, "busy", "in progress"), (350, 3, "step", "Attempted")],
         "Quarantine": [(100, 200, "quarantined", "quarantined"), (900, 100, "quarantined", "quarantined")],
     }
 
@@ -73,8 +66,7 @@ def test_heartbeats_are_drawn_until_the_last_then_their_absence() -> None:
     assert drawn(**reports) == drawn(**reports, unhealthy_at=at(101)) == {"Heartbeats": shown}
     assert drawn(**reports, unhealthy_at=at(100)) == {"Heartbeats": [*shown, (700, 300, "bad", "no heartbeat")]}
     assert drawn(agent_started_at=at(99.9)) == {"Heartbeats": [(997, 3, "dim", "the current agent reports")]}
-    assert drawn(agent_started_at=at(-20), agent_heartbeat_at=at(-10)) == {}
-    assert drawn() == {}
+    assert (drawn(agent_started_at=at(-20), agent_heartbeat_at=at(-10)), drawn()) == ({}, {})
 
 
 def test_a_bar_is_measured_by_its_sum_columns_by_highest() -> None:

@@ -1,5 +1,3 @@
-"""What is wrong with a fleet: one list behind alarms, commands, Prometheus and the console."""
-
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -33,8 +31,7 @@ def count(state: State, machines: int = 1, location: str | None = None, age_clas
 
 def tick(loop: str, minutes_ago: float = 1, **changes: Any) -> Tick:
     ended = NOW - timedelta(minutes=minutes_ago)
-    found = Tick(loop, "redfish", ended, ended, 1, "Succeeded", None, None, {}, None, None, "1")
-    return replace(found, **changes)
+    return replace(Tick(loop, "redfish", ended, ended, 1, "Succeeded", None, None, {}, None, None, "1"), **changes)
 
 
 def counting(loop: str, **counts: float) -> Tick:
@@ -73,6 +70,7 @@ AWAY: dict[str, Any] = {"outcome": "Failed", "kind": FailureKind.PROVIDER_UNAVAI
 DRIFT: dict[str, Any] = FAILED | {"kind": FailureKind.DRIFT_LIMIT_EXCEEDED, "cause": "9 of 9"}
 SILENT = [count(State.RUNNING, 2, age_class=0), count(State.UNHEALTHY, 3, age_class=0)]
 NO_WRITES = "database-read-only: the database takes no writes:"
+JUMPED = "clock-jumped: the database's clock"
 DIFFERS = "clock-differs: the database's clock is"
 NOTHING_RUNS = "the one here: until they agree, no loop runs and no heartbeat is taken"
 LIMITED = "recovery-limited: recovery takes"
@@ -82,9 +80,7 @@ WRONG: dict[str, FleetStatus] = {
     f"{NO_WRITES} its disk is full": fleet(full=True),
     f"{DIFFERS} 2 h ahead of {NOTHING_RUNS}": fleet(clock_ahead_seconds=7_200, checkpoint_ahead_seconds=7_140),
     f"{DIFFERS} 5 min behind {NOTHING_RUNS}": fleet(clock_ahead_seconds=-301),
-    "clock-jumped: the database's clock was ahead by 119 min or more, and was corrected": fleet(
-        checkpoint_ahead_seconds=7_140
-    ),
+    f"{JUMPED} was ahead by 119 min or more, and was corrected": fleet(checkpoint_ahead_seconds=7_140),
     f"{LIMITED} no step: redfish, the whole provider; no machine reports; unhealthy: 3 at r1, 1 at r2": fleet(
         budgets=[BUDGET], machines=RACKS
     ),

@@ -1,5 +1,3 @@
-"""The commands that the list of machines shows: for exactly the machines that match its filters."""
-
 import inspect
 from urllib.parse import parse_qsl
 
@@ -34,13 +32,8 @@ HOSTILE = (
 
 def shown(address: str) -> list[str]:
     query = Query.parse(parse_qsl(address))
-    return [
-        line for line, _ in commands.of_search(query.search, query.filters, "created" if query.newest_first else None)
-    ]
-
-
-def named(address: str) -> list[str]:
-    return [parsed(line.replace(REASON_TO_WRITE, "why"))[0] for line in shown(address)]
+    found = commands.of_search(query.search, query.filters, "created" if query.newest_first else None)
+    return [line for line, _ in found]
 
 
 @pytest.mark.parametrize(
@@ -69,14 +62,8 @@ def test_a_command_selects_what_the_filters_show(query: list[tuple[str, str]]) -
 
 
 def test_every_filter_of_the_page_is_an_option() -> None:
-    one = {
-        "state": "running",
-        "provider": "static",
-        "paused": "no",
-        "location": "x",
-        "text": "x",
-        "cause": "unexpected",
-    }
+    one = {"state": "running", "provider": "static", "paused": "no", "cause": "unexpected"}
+    one |= {"location": "x", "text": "x"}
     line = shown("&".join(f"{name}={one.get(name, '1h')}" for name in FILTERS))[0]
     assert len(words(line)) == 2 + 2 * len(FILTERS) - 1
 
@@ -107,7 +94,7 @@ def test_what_cannot_be_typed_is_in_no_command(character: str) -> None:
 )
 def test_only_commands_that_make_sense_for_the_filters_are_shown(address: str, expected: list[str]) -> None:
     """What is in quarantine is taken out, what is paused resumed; nothing changes every machine but a pause."""
-    assert named(address) == expected
+    assert [parsed(line.replace(REASON_TO_WRITE, "why"))[0] for line in shown(address)] == expected
 
 
 def test_the_list_in_the_terminal_has_the_same_order() -> None:

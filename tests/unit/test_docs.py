@@ -1,5 +1,3 @@
-"""The documentation says of the code what the code says of itself."""
-
 import re
 import tomllib
 from pathlib import Path
@@ -41,8 +39,7 @@ def test_the_table_of_settings_is_that_of_the_code() -> None:
 
 
 def test_the_page_on_settings_has_every_rule() -> None:
-    page = (DOCS / "settings.md").read_text()
-    table = page.partition("## Cross-setting rules")[2].partition("## All settings")[0]
+    table = (DOCS / "settings.md").read_text().partition("## Cross-setting rules")[2].partition("## All settings")[0]
     names = {key.rpartition(".")[2].removeprefix(base.PREFIX).lower() for rule in RULES for key in rule.keys}
     indirect = {"loop_minutes", "loop_concurrency", "agent_api_concurrency", "remediation_policy"}  # in words
     assert [name for name in sorted(names - indirect) if f"`{name}`" not in table] == []
@@ -64,8 +61,7 @@ def test_the_cures_shown_are_those_of_the_table_of_failures() -> None:
     rows = re.findall(r'^\| <a id="([a-z-]+)"></a>`\1` \| .+ \| (.+) \|$', page, re.MULTILINE)
     named = {name: links.sub(lambda to: f"docs/{to[1] or 'failures.md'}{to[2] or ''}", cure) for name, cure in rows}
     shown = {name: re.sub(r"(/README)?\.md\b", "", cure) for name, cure in named.items()}  # it is .html on the site
-    assert shown == CURES
-    assert set(CURES) == set(FailureKind)
+    assert (shown, set(CURES)) == (CURES, set(FailureKind))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

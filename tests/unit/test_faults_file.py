@@ -1,5 +1,3 @@
-"""The faults file of `shepherdctl simulate`: what it can say, and how its mistakes are reported."""
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,8 +26,7 @@ def test_a_faults_file_has_rules_for_calls_and_machine_faults() -> None:
     )
     assert len(loaded.api) == 9
     assert loaded.machines == (faults.MachineFault(at_seconds=20, machine=3, fault="stop_agents"),)
-    assert loaded.agent == "broken"
-    assert faults.parse("{}") == faults.Faults()
+    assert (loaded.agent, faults.parse("{}")) == ("broken", faults.Faults())
 
 
 def test_every_mistake_is_named_with_rule_and_field() -> None:
@@ -69,5 +66,4 @@ def test_a_file_that_changed_before_the_fleet_runs_is_followed(tmp_path: Path) -
     follow(None)
     file.write_text("{}")
     follow(None)
-    assert given[1:] == [script]
-    assert len(told) == 3
+    assert (given[1:], len(told)) == ([script], 3)

@@ -1,5 +1,3 @@
-"""The live view of the demo: its events stay visible and in their order, whatever the size of terminal and fleet."""
-
 from io import StringIO
 from types import SimpleNamespace
 from typing import cast
@@ -38,17 +36,10 @@ def environment() -> Environment:
 
 
 def statuses(*down: int, worked_on: int | None = None) -> list[MachineStatus]:
+    states = ["no heartbeat" if n in down else "running" for n in range(MACHINES)]
     return [
-        MachineStatus(
-            UUID(int=n),
-            f"machine-{n:02}",
-            "up",
-            "running" if n not in down else "no heartbeat",
-            n == worked_on,
-            n not in down,
-            0,
-        )
-        for n in range(MACHINES)
+        MachineStatus(UUID(int=n), f"machine-{n:02}", "up", state, n == worked_on, n not in down, 0)
+        for n, state in enumerate(states)
     ]
 
 
@@ -79,12 +70,8 @@ def test_events_are_printed_in_the_order_in_which_they_happened(environment: Env
         "all is well",
     ]
     assert max(map(len, printed(view))) <= 80
-    assert [line.split()[0] for line in printed(view) if line.split()[0][0].isdigit()][:4] == [
-        "0.2",
-        "0.2",
-        "0.2",
-        "1.0",
-    ]
+    times = [line.split()[0] for line in printed(view) if line.split()[0][0].isdigit()]
+    assert times[:4] == ["0.2", "0.2", "0.2", "1.0"]
 
 
 def test_what_was_under_way_at_the_end_is_printed(environment: Environment) -> None:
@@ -100,8 +87,7 @@ def test_the_table_shows_which_loop_works_on_what(environment: Environment) -> N
     console = Console(file=StringIO(), width=80, height=60, force_terminal=True, color_system=None)
     with Live(console=console, auto_refresh=False) as live:
         LiveView(console, live).refresh(environment, statuses(28, 29, worked_on=29))
-        table = Console(file=(drawn := StringIO()), width=80)
-        table.print(live.get_renderable())
+        Console(file=(drawn := StringIO()), width=80).print(live.get_renderable())
     assert [line.count("recoverer at work") for line in drawn.getvalue().splitlines()].count(1) == 1
     assert drawn.getvalue().count("no heartbeat") == 1
     assert "at work: provisioner, recoverer (2 machines)" in drawn.getvalue()
@@ -120,13 +106,10 @@ def test_the_table_gives_way_to_the_events(environment: Environment, height: int
         live.refresh()
         view.on_invocation(LIMITED)
         view.refresh(environment, statuses(29))
-        table = Console(file=(drawn := StringIO()), width=80)
-        table.print(live.get_renderable())
+        Console(file=(drawn := StringIO()), width=80).print(live.get_renderable())
     lines = drawn.getvalue().splitlines()
     assert len(lines) <= height - 12
     assert "30 machines, 29 running, recovery limited" in " ".join(drawn.getvalue().split())
-    assert "machine-29"[:8] in drawn.getvalue()
-    assert "no heartbeat" in drawn.getvalue()
-    assert f"and {MACHINES - (len(lines) - 7)} more machines" in drawn.getvalue()
-    assert "limits recovery" in screen.getvalue()
-    assert "[red]" not in screen.getvalue()
+    for words in ("machine-", "no heartbeat", f"and {MACHINES - (len(lines) - 7)} more machines"):
+        assert words in drawn.getvalue()
+    assert ("limits recovery" in screen.getvalue(), "[red]" in screen.getvalue()) == (True, False)

@@ -1,5 +1,3 @@
-"""The changes of `make mutants`, each operator once, and the list of equivalent mutants."""
-
 import json
 import shutil
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""How the command line reads durations and writes times, ids and tables."""
-
 import json
 import re
 import sys
@@ -143,8 +141,7 @@ def test_a_table_fits_its_terminal(terminal: Callable[[int], Terminal], width: i
     assert max(map(len, lines)) <= width
     assert any("n" * 40 in line for line in lines) is (width > 30)
     printed = "".join(lines)
-    assert printed.count("n") == 40
-    assert printed.count("word") == 12
+    assert (printed.count("n"), printed.count("word")) == (40, 12)
 
 
 def test_a_piped_table_has_one_line_for_each_row(capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,17 +98,10 @@ def test_every_other_session_write_checks_the_fence() -> None:
 
 
 ENDS_WORK = {"finish_agent_start", "finish_recovery", "end_undone", "leave_alone", "quarantine"}
-NEEDS_PROVIDER_LOCK = {
-    "create_intent",
-    "provide",
-    "rebind",
-    "delete_intent",
-    "decommission",
-    "request_release",
-    "cancel_release",
-}
+NEEDS_PROVIDER_LOCK = {"create_intent", "provide", "rebind", "delete_intent"}
+NEEDS_PROVIDER_LOCK |= {"decommission", "request_release", "cancel_release"}
+# What they write holds also after the deadline.
 WITHOUT_DEADLINE = {"close_session", "take_lock", "begin_listing", "end_listing", "record_waiting", "fence_session"}
-"""What they write holds also after the deadline."""
 SHARED = {
     "clock_agrees": (written_for_sessions() - WITHOUT_DEADLINE)
     | {"read_fleet", "no_longer_due", "open_session", "close_session", "accept_heartbeat"},
@@ -137,11 +130,8 @@ def test_every_work_end_and_every_provider_write_is_known() -> None:
     sql = {name: code(text) for name, text in statements().items()}
     ends = {name for name, text in sql.items() if re.search(r"DELETE FROM work (w USING|WHERE)", text)}
     assert ends - ENDS_WORK == {"open_session", "close_session", "let_go"}
-    assert {
-        name
-        for name, text in sql.items()
-        if "FROM provisioner_lock WHERE provider = :provider AND session_id" in text and CHANGED.search(text)
-    } == (NEEDS_PROVIDER_LOCK)
+    lock = "FROM provisioner_lock WHERE provider = :provider AND session_id"
+    assert {name for name, text in sql.items() if lock in text and CHANGED.search(text)} == NEEDS_PROVIDER_LOCK
 
 
 def texts(module: Path) -> set[str]:

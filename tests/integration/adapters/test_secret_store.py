@@ -1,5 +1,3 @@
-"""Secrets in SSM: moto for how it behaves, a scripted server for how it fails."""
-
 import json
 import traceback
 from collections.abc import Iterator
@@ -56,8 +54,7 @@ def test_a_secret_is_read_again_when_it_is_not_fresh(
     scripted_ssm.answer = lambda _: _ok({"Parameter": {"Name": NAME, "Value": "new"}})
     if invalidated:
         store.invalidate(NAME)
-    assert [*seen, store.get(NAME), store.get(NAME)] == values
-    assert len(scripted_ssm.requests) == reads
+    assert ([*seen, store.get(NAME), store.get(NAME)], len(scripted_ssm.requests)) == (values, reads)
     assert json.loads(scripted_ssm.requests[0].body) == {"Name": NAME, "WithDecryption": True}
 
 
@@ -67,8 +64,7 @@ def test_a_secret_is_stored_read_and_deleted(ssm: Any, secret: bool, kind: str) 
     store = SsmSecretStore()
     store.put(NAME, VALUE, secret=secret)
     stored = ssm.get_parameter(Name=NAME, WithDecryption=True)["Parameter"]
-    assert (stored["Value"], stored["Type"]) == (VALUE, kind)
-    assert store.get(NAME) == VALUE
+    assert (stored["Value"], stored["Type"], store.get(NAME)) == (VALUE, kind, VALUE)
     assert VALUE not in repr(store)
     with pytest.raises(SecretMissing, match="ParameterAlreadyExists"):
         store.put(NAME, "new", secret=secret)
@@ -123,8 +119,7 @@ def test_a_failure_is_ours_and_leaves_what_is_stored_alone(
     store = SsmSecretStore()
     with pytest.raises(kind, match=said) as raised:
         store.find(NAME)
-    assert NAME in str(raised.value)
-    assert raised.value.__cause__ is not None
+    assert (NAME in str(raised.value), raised.value.__cause__ is not None) == (True, True)
     assert raised.value.retryable is (kind is SecretUnavailable)
 
 

@@ -52,8 +52,7 @@ def test_keys_of_ssh_keygen_sign_and_verify() -> None:
         key = asyncssh.generate_private_key("ssh-ed25519", comment=f"operator {number}@example.com")
         privates.append(key.export_private_key("openssh").decode())
         lines += key.export_public_key("openssh").decode() + "\n"
-    publics = ssh_keys.public_keys(lines)
-    for private, public in zip(privates, publics, strict=True):
+    for private, public in zip(privates, ssh_keys.public_keys(lines), strict=True):
         assert verify(public, ssh_keys.signer(private)(b"a message"), b"a message")
     assert ssh_keys.public_keys("\n") == ()
 

@@ -144,7 +144,6 @@ dialer.wait(Deadline(clock, 600))
 dialer.dial("127.0.0.1", None, Deadline(clock, 600)).close()
 print("done")
 """
-"""A function that waits for its fork server, which is stopped at first, and later killed."""
 
 
 def test_a_function_can_wait_until_the_fork_server_is_ready(server: SshServer) -> None:

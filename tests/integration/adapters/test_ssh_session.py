@@ -1,5 +1,3 @@
-"""Uploading to machines and running programs there, against a real server, a real shell and real files."""
-
 import asyncio
 import hashlib
 import os
@@ -94,13 +92,10 @@ def test_upload_arrives_whole_executable_and_once(server: SshServer, path: Path,
         await server.shell(process)
 
     server.program = count
-    assert start(server, agent, path).exit_status == 0
-    assert path.read_bytes() == agent.content
-    assert stat.S_IMODE(path.stat().st_mode) == 0o755
-    assert list(path.parent.iterdir()) == [path]
+    assert (start(server, agent, path).exit_status, path.read_bytes()) == (0, agent.content)
+    assert (stat.S_IMODE(path.stat().st_mode), list(path.parent.iterdir())) == (0o755, [path])
     before = path.stat()
-    assert start(server, agent, path).exit_status == 0
-    assert (path.stat().st_ino, len(commands)) == (before.st_ino, 2)
+    assert (start(server, agent, path).exit_status, path.stat().st_ino, len(commands)) == (0, before.st_ino, 2)
 
 
 @pytest.mark.parametrize("cipher", CIPHERS)
@@ -129,9 +124,8 @@ def test_failed_write_is_named_wherever_it_happens(
     """A full disk, a read-only and a broken one are repaired in different ways; the old agent stays."""
     tools = path.parent.parent / "tools"
     tools.mkdir()
-    (tools / "head").write_text(
-        f"#!/bin/sh\n{shutil.which('head')} -c {taken}\necho 'head: write error: {words}' >&2\nexit 1\n"
-    )
+    head = f"{shutil.which('head')} -c {taken}\necho 'head: write error: {words}' >&2"
+    (tools / "head").write_text(f"#!/bin/sh\n{head}\nexit 1\n")
     (tools / "head").chmod(0o755)
     server.tools = str(tools)
     path.write_bytes(b"old")
@@ -179,8 +173,7 @@ def test_connection_that_breaks_anywhere_leaves_one_whole_agent(
             process.stdin.write(part)
         process.stdin.close()
         process.stdout.read()
-    assert process.returncode == status
-    assert path.read_bytes() == left
+    assert (process.returncode, path.read_bytes()) == (status, left)
     assert list(path.parent.iterdir()) == [path]
 
 
@@ -204,8 +197,7 @@ def test_nothing_is_run_when_it_is_too_late(server: SshServer, path: Path, clock
     with pytest.raises(SessionExpired):
         start(server, script(f"touch '{path.parent.parent}/ran'"), path, within=late)
     eventually(lambda: server.sessions == 0)
-    assert path.exists()
-    assert not (path.parent.parent / "ran").exists()
+    assert (path.exists(), (path.parent.parent / "ran").exists()) == (True, False)
 
 
 def test_an_upload_replaces_the_agent_and_what_was_cut_off(server: SshServer, path: Path) -> None:
@@ -217,8 +209,7 @@ def test_an_upload_replaces_the_agent_and_what_was_cut_off(server: SshServer, pa
     with path.open("rb") as running:
         start(server, script("exit 0"), path)
         assert running.read() == b"old"
-    assert path.read_bytes() == script("exit 0").content
-    assert sorted(path.parent.iterdir()) == sorted((path, *others))
+    assert (path.read_bytes(), sorted(path.parent.iterdir())) == (script("exit 0").content, sorted((path, *others)))
 
 
 def test_upload_takes_little_memory_whatever_the_size(server: SshServer, path: Path) -> None:
@@ -263,8 +254,7 @@ def test_machine_that_refuses_the_user_with_words_is_quoted(
     server.program = refuse
     with pytest.raises(SshAuthenticationFailed, match=f"runs no commands for root: {words[:16]}") as caught:
         start(server, Agent(b""), path)
-    assert "\x1b" not in str(caught.value)
-    assert len(str(caught.value)) < 300
+    assert ("\x1b" in str(caught.value), len(str(caught.value)) < 300) == (False, True)
 
 
 def test_greeting_of_the_shell_is_no_refusal(server: SshServer, path: Path) -> None:
@@ -339,8 +329,7 @@ def test_detached_child_that_holds_the_output_is_not_waited_for(server: SshServe
 
     server.program = answer_and_stay
     result = start(server, Agent(b""), path, b"init")
-    assert stays.is_set()
-    assert (result.stdout, result.exit_status) == (b"first half, second half", 0)
+    assert (stays.is_set(), result.stdout, result.exit_status) == (True, b"first half, second half", 0)
 
 
 def test_program_that_was_killed_has_no_exit_status(server: SshServer, path: Path) -> None:

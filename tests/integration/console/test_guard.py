@@ -40,8 +40,7 @@ def test_its_secrets_go_to_the_console_alone(access: Access) -> None:
     (cookie,) = Visitor(access).session.cookies
     assert isinstance(cookie, Cookie)
     assert (cookie.name, cookie.path, cookie.value) == (access.cookie, "/", access.session)
-    assert cookie.has_nonstandard_attr("HttpOnly")
-    assert cookie.get_nonstandard_attr("SameSite") == "strict"
+    assert (cookie.has_nonstandard_attr("HttpOnly"), cookie.get_nonstandard_attr("SameSite")) == (True, "strict")
     assert access.token != access.session
     assert [secret for secret in (access.token, access.session) if secret in repr(access)] == []
 
@@ -140,9 +139,8 @@ def test_a_program_that_connects_by_ipv6_is_known(access: Access) -> None:
 
 
 def test_a_port_that_is_taken_is_named(fleet: Fleet, access: Access) -> None:
-    result = CommandLine(fleet.settings)("console", "--no-browser", "--port", str(access.port))
-    assert result.exit_code == 1
-    assert f"cannot listen on port {access.port} of 127.0.0.1" in result.stderr
+    told = CommandLine(fleet.settings).told("console", "--no-browser", "--port", str(access.port), status=1)
+    assert f"cannot listen on port {access.port} of 127.0.0.1" in told
 
 
 @pytest.mark.parametrize(

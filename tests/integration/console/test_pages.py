@@ -171,13 +171,11 @@ def test_only_locations_with_something_wrong_are_shown(visitor: Visitor, fleet: 
     assert [each["location"] for each in shown["places"]] == ["muc", *(f"rack{number:02}" for number in range(29))]
     text = visitor.text("/")
     assert "And 12 more with something wrong. And 2 healthy locations." in text
-    assert (
-        "Locations with something wrong, the worst first Location Failed Unhealthy Machines Provider muc 0 2 2" in text
-    )
+    first = "Location Failed Unhealthy Machines Provider muc 0 2 2"
+    assert f"Locations with something wrong, the worst first {first}" in text
 
 
-LARGE = 150
-"""Of everything that can be many; hundreds of racks at once are a bad day, and the page of the fleet was an error."""
+LARGE = 150  # of everything that can be many: hundreds of racks at once are a bad day, and the page was an error
 
 
 def test_many_of_a_kind_hide_no_other_on_short_pages(visitor: Visitor, fleet: Fleet) -> None:

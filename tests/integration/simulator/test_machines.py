@@ -11,8 +11,8 @@ from tests.support import processes
 from tests.support.agents.machine_client import Client
 from tests.support.waiting import eventually
 
+# Leaves a process behind, as an agent does.
 SLEEPER = b"#!/bin/sh\nsetsid sleep 1000 </dev/null >/dev/null 2>&1 &\n"
-"""Leaves a process behind, as an agent does."""
 
 
 @pytest.fixture
@@ -42,8 +42,7 @@ def test_a_reboot_keeps_disk_and_host_key_unlike_a_reinstallation(client: Client
     client.pool.reboot(busy)
     assert not processes.size(process)
     client.wait_until_up(busy)
-    assert client.pool.agents(busy) == []
-    assert client.host_key(busy) == key
+    assert (client.pool.agents(busy), client.host_key(busy)) == ([], key)
     assert client.run(busy, "cat /root/agent").output == SLEEPER
     assert (client.pool.reboots(busy), client.pool.runs(busy)) == (1, 1)
     client.pool.reinstall(busy)

@@ -22,8 +22,7 @@ def written(value: str) -> str:
 
 def document(provider: str = "static", more: str = "", **answers: str) -> bytes:
     """Return the smallest document with these *answers*, and *more* below the provider's settings."""
-    given = {**SMALLEST, **answers}
-    lines = ["version = 1", "[deployment]", *(f'{key} = "{value}"' for key, value in given.items())]
+    lines = ["version = 1", "[deployment]", *(f'{key} = "{value}"' for key, value in {**SMALLEST, **answers}.items())]
     lines += [f"[provider.{provider}]", *(f"{key} = {written(value)}" for key, value in REQUIRED[provider].items())]
     return "\n".join([*lines, more]).encode()
 
@@ -66,10 +65,7 @@ def without(name: str) -> bytes:
             document(loop_minutes="1,1,1", agent_endpoints="both", vpc="subnet-1"),
             ["deployment.vpc is ", "must be four of 0, 1, 2", "deployment.agent_endpoints is "],
         ),
-        (
-            document(loop_minute="geheim"),
-            ["deployment.loop_minute is unknown: did you mean deployment.loop_minutes?"],
-        ),
+        (document(loop_minute="geheim"), ["deployment.loop_minute is unknown: did you mean deployment.loop_minutes?"]),
         *(
             (f"version = 1\n{text}\n[provider.static]\nmachines = 'x'".encode(), ["deployment"])
             for text in ("deployment = 3", "deployment = [1]", "[[deployment]]")

@@ -32,8 +32,7 @@ def test_an_error_says_in_one_sentence_what_happened(error: type[ShepherdError])
     sentence = (error.__doc__ or "").strip().splitlines()[0]
     assert sentence.endswith(".")
     if "__init__" not in vars(error):
-        assert str(error()) == sentence
-        assert str(error("more")) == "more"
+        assert (str(error()), str(error("more"))) == (sentence, "more")
 
 
 NOT_RAISED = {
@@ -49,8 +48,7 @@ def test_every_raised_error_has_a_kind_of_its_own() -> None:
     """The kind is what is stored: it stays when the class is renamed, and no two classes share it."""
     parents = {parent for error in OURS for parent in error.__bases__}
     assert {error for error in OURS if "kind" not in vars(error)} <= parents
-    kinds = [error.kind for error in OURS if "kind" in vars(error)]
-    assert sorted(kinds) == sorted({*FailureKind} - NOT_RAISED)
+    assert sorted([error.kind for error in OURS if "kind" in vars(error)]) == sorted({*FailureKind} - NOT_RAISED)
 
 
 def test_a_foreign_error_is_unexpected_and_cut_to_length() -> None:

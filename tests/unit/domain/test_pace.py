@@ -9,8 +9,7 @@ from shepherd_core.wiring import agent_endpoint
 from shepherd_core.wiring.adapters import LIMITS, MIGRATION_LIMITS
 
 PACE = Pace()
-CLAIM_SECONDS = 30
-"""How long claims, and what comes before them, may take."""
+CLAIM_SECONDS = 30  # for claims, and what comes before them
 
 
 def test_the_time_for_a_machine_is_enough_for_its_parts() -> None:

@@ -137,8 +137,7 @@ def test_capacity_is_what_limits_leave(limit: int, there: list[tuple[int | None,
     found = machines(settings(limit=limit), instances)
     assert [each.provider_id for each in found[: len(there)]] == [each.id for each in instances]
     capacity = found[len(there) :]
-    assert all(each.availability is Availability.KNOWN_UNUSED for each in capacity)
-    assert {each.provider_id for each in capacity} <= {INVALID}
+    assert {(each.availability, each.provider_id) for each in capacity} <= {(Availability.KNOWN_UNUSED, INVALID)}
     assert [each.reservation_id for each in capacity if not each.failed] == [f"f/{slot}" for slot in free]
     if any(state == "terminated" for _, state, _ in there):
         assert found[0].reservation_id is None  # or it would be in the way of the capacity of that name
@@ -159,18 +158,15 @@ def test_user_data_has_only_host_key_and_login_key() -> None:
     assert len(user_data(private, HOST_KEY, HOST_KEY)) < 16_384
 
 
+VERSION_7 = {"launch_template": "lt-1", "launch_template_version": "7"}
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
         ({}, {"LaunchTemplate": {"LaunchTemplateName": "metal"}}),
         (
-            {
-                "launch_template": "lt-1",
-                "launch_template_version": "7",
-                "image": "ami-1",
-                "machine_type": "m5.metal",
-                "security_groups": "sg-1,sg-2",
-            },
+            {"image": "ami-1", "machine_type": "m5.metal", "security_groups": "sg-1,sg-2", **VERSION_7},
             {
                 "LaunchTemplate": {"LaunchTemplateId": "lt-1", "Version": "7"},
                 "ImageId": "ami-1",
@@ -182,7 +178,7 @@ def test_user_data_has_only_host_key_and_login_key() -> None:
 )
 def test_a_launch_is_what_the_settings_say(given: dict[str, str], told: dict[str, Any]) -> None:
     """Volumes are known by tags. User data holds the private key: no mere request, and no container, may read it."""
-    ours = [{"Key": name, "Value": value} for name, value in TAGS.items()]
+    ours = tagged(TAGS)
     assert launch(settings(**given), "f/1", TOKEN, HOST_KEY, "data") == {
         "MinCount": 1,
         "MaxCount": 1,

@@ -103,8 +103,7 @@ def test_a_listing_holds_our_devices_and_free_reservations(
     devices: list[dict[str, Any]], reservations: list[dict[str, Any]], expected: list[str]
 ) -> None:
     found = machines("shepherd-", [device(**each) for each in devices], [reservation(**each) for each in reservations])
-    ids = [each.reservation_id if each.provider_id == "invalid" else each.provider_id for each in found]
-    assert ids == expected
+    assert [each.reservation_id if each.provider_id == "invalid" else each.provider_id for each in found] == expected
 
 
 def test_a_reservation_says_little_and_is_still_understood() -> None:

@@ -1,5 +1,3 @@
-"""Answers of providers that no honest API gives: bounded before they are parsed, and refused with our own errors."""
-
 import json
 from typing import Any
 

@@ -87,10 +87,8 @@ class Store:
     def __init__(self) -> None:
         self.keys: list[StoredKey] = []
         self.listings = 0
-        self.meanwhile: Callable[[], object] = lambda: None
-        """Called before a key is added."""
-        self.forgetful = False
-        """Whether it takes keys and does not show them."""
+        self.meanwhile: Callable[[], object] = lambda: None  # called before a key is added
+        self.forgetful = False  # whether it takes keys and does not show them
         self._lock = threading.Lock()
 
     def key(self, public_key: Callable[[], str] = lambda: OUR_LINE) -> RegisteredKey:
@@ -153,8 +151,7 @@ def test_our_key_is_added_once(store: Store, deadline: Deadline) -> None:
     assert store.listings == 3  # before and after adding it, and by the other function
     store.keys.clear()
     store.meanwhile = lambda: store.put("our-name", OUR_LINE)
-    assert store.key().ensure(deadline) == "key-0"
-    assert len(store.keys) == 1
+    assert (store.key().ensure(deadline), len(store.keys)) == ("key-0", 1)
     with ThreadPoolExecutor(6) as pool:
         assert len(set(pool.map(lambda number: functions[number % 2].ensure(deadline), range(6)))) == 1
 

@@ -19,15 +19,8 @@ from shepherd_core.settings.providers.redfish import RedfishSettings
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFJigbPYRIScW/hGpCc4ncuZfk+MHQ4nM2d4Pk4vF2zA"
 KINDS = ("ssh-rsa", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521")
 OTHER_KEYS = [f"{kind} {b64encode(len(kind).to_bytes(4) + kind.encode() + b'key').decode()}" for kind in KINDS]
-GOOD = {
-    "ID": "rack1-1",
-    "Addr": "192.0.2.11",
-    "Location": "Amsterdam",
-    "Bmc": "https://192.0.2.111",
-    "System": "/redfish/v1/Systems/1",
-    "Credential": "/shepherd/bmc/rack1",
-    "Fingerprint": "ab" * 32,
-}
+GOOD = {"ID": "rack1-1", "Addr": "192.0.2.11", "Location": "Amsterdam", "Bmc": "https://192.0.2.111"}
+GOOD |= {"System": "/redfish/v1/Systems/1", "Credential": "/shepherd/bmc/rack1", "Fingerprint": "ab" * 32}
 LEAST = {"ID": "rack1-2", "Addr": "192.0.2.12", "Bmc": "https://bmc2.example:8443/", "Credential": "bmc2"}
 PRINTED = {"Fingerprint": ":".join(["aB"] * 32)}
 
@@ -69,8 +62,7 @@ def test_an_entry_is_a_machine_that_may_be_used(entry: dict[str, object], facts:
 def test_optional_fields_may_be_left_out() -> None:
     """A fingerprint is taken as tools print it."""
     full, least, other = redfish(GOOD, LEAST, {**LEAST, "ID": "c", "Addr": "192.0.2.13", "Bmc": "https://c", **PRINTED})
-    assert full["System"] == "/redfish/v1/Systems/1"
-    assert least["Bmc"] == "https://bmc2.example:8443"
+    assert (full["System"], least["Bmc"]) == ("/redfish/v1/Systems/1", "https://bmc2.example:8443")
     assert {"System", "Fingerprint"}.isdisjoint(least)
     assert full["Fingerprint"] == other["Fingerprint"] == "ab" * 32
 

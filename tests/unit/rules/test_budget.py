@@ -51,8 +51,7 @@ def figures(fleet: int, dead: int = 0, **others: int) -> FleetFigures:
 )
 def test_the_budget_follows_the_share_of_the_dead(fleet: FleetFigures, per_hour: int, brake: Brake | None) -> None:
     found = budgets({"": fleet}, LIMITS)[WHOLE_PROVIDER]
-    assert (found.per_hour, found.brake) == (per_hour, brake)
-    assert (found.reason is None) == (brake is None)
+    assert (found.per_hour, found.brake, found.reason is None) == (per_hour, brake, brake is None)
 
 
 def test_each_location_has_a_budget_and_the_provider_one() -> None:

@@ -23,53 +23,52 @@ def both(*listing: Machine, **ledger: Any) -> Comparison:
 
 
 MISSING = ProviderStatus.MISSING
+ADOPTABLE, FOREIGN, STRANDED = DriftKind.ADOPTABLE, DriftKind.FOREIGN, DriftKind.STRANDED
+DISPUTED, DUPLICATED, VANISHED = DriftKind.DISPUTED, DriftKind.DUPLICATED, DriftKind.VANISHED
 CASES: dict[str, tuple[Comparison, DriftKind | None]] = {
-    "made by hand under our name": (both(in_use()), DriftKind.ADOPTABLE),
-    "a creation that was begun": (both(in_use(token=7), intents=(Intent(uuid(7), None),)), DriftKind.ADOPTABLE),
+    "made by hand under our name": (both(in_use()), ADOPTABLE),
+    "a creation that was begun": (both(in_use(token=7), intents=(Intent(uuid(7), None),)), ADOPTABLE),
     "a creation that was begun and failed": (
         both(in_use(token=7, failed=True), intents=(Intent(uuid(7), None),)),
-        DriftKind.ADOPTABLE,
+        ADOPTABLE,
     ),
-    "forgotten and back": (both(in_use(token=7), tombstones=(left(7, released=False),)), DriftKind.ADOPTABLE),
+    "forgotten and back": (both(in_use(token=7), tombstones=(left(7, released=False),)), ADOPTABLE),
     "forgotten and back under a name without a token": (
         both(in_use(), tombstones=(left(7, "a", released=False),)),
-        DriftKind.ADOPTABLE,
+        ADOPTABLE,
     ),
-    "a token that we never gave": (both(in_use(token=7)), DriftKind.FOREIGN),
-    "a token that we never gave, on a failed machine": (both(in_use(token=7, failed=True)), DriftKind.STRANDED),
-    "unknown and failed": (both(in_use(failed=True)), DriftKind.STRANDED),
+    "a token that we never gave": (both(in_use(token=7)), FOREIGN),
+    "a token that we never gave, on a failed machine": (both(in_use(token=7, failed=True)), STRANDED),
+    "unknown and failed": (both(in_use(failed=True)), STRANDED),
     "unknown and gone": (both(in_use(status=MISSING)), None),
-    "released and there by its token": (
-        both(in_use(token=7), tombstones=(left(7, released=True),)),
-        DriftKind.DISPUTED,
-    ),
-    "released and there by its id": (both(in_use(), tombstones=(left(7, "a", released=True),)), DriftKind.DISPUTED),
+    "released and there by its token": (both(in_use(token=7), tombstones=(left(7, released=True),)), DISPUTED),
+    "released and there by its id": (both(in_use(), tombstones=(left(7, "a", released=True),)), DISPUTED),
     "released and listed as gone": (both(in_use(token=7, status=MISSING), tombstones=(left(7, released=True),)), None),
     "an id that was released, on which a creation was begun": (
         both(in_use(token=7), intents=(Intent(uuid(7), None),), tombstones=(left(9, "a", released=True),)),
-        DriftKind.ADOPTABLE,
+        ADOPTABLE,
     ),
     "the token of a machine that we have": (
         both(in_use(token=2), in_use("b", token=2), provided=(known("b", 2),)),
-        DriftKind.DUPLICATED,
+        DUPLICATED,
     ),
     "the token of a machine that we have, which is not listed": (
         both(in_use(token=2), provided=(known("b", 2, age_seconds=0),)),
-        DriftKind.DUPLICATED,
+        DUPLICATED,
     ),
     "the token of a creation that another has too": (
         both(in_use(token=7), in_use("b", token=7), intents=(Intent(uuid(7), None),)),
-        DriftKind.DUPLICATED,
+        DUPLICATED,
     ),
     "on both sides": (both(in_use(), provided=(known(),)), None),
     "on both sides, assimilated with a foreign token": (both(in_use(token=9), provided=(known(),)), None),
-    "given up by the provider": (both(in_use(failed=True), provided=(known(),)), DriftKind.STRANDED),
-    "given up by the provider and cleaned away": (both(provided=(known(status=FAILED),)), DriftKind.STRANDED),
+    "given up by the provider": (both(in_use(failed=True), provided=(known(),)), STRANDED),
+    "given up by the provider and cleaned away": (both(provided=(known(status=FAILED),)), STRANDED),
     "given up by the provider and listed as gone": (
         both(in_use(status=MISSING), provided=(known(status=FAILED),)),
-        DriftKind.VANISHED,
+        VANISHED,
     ),
-    "its release was asked for": (both(in_use(), provided=(known(asked_seconds=1),)), DriftKind.STRANDED),
+    "its release was asked for": (both(in_use(), provided=(known(asked_seconds=1),)), STRANDED),
     "its release was just accepted": (both(in_use(), provided=(known(asked_seconds=2, released_seconds=1),)), None),
     "its release was accepted, and its listing may lag as long": (
         both(in_use(), provided=(known(asked_seconds=1e4, released_seconds=YOUNG),)),
@@ -77,23 +76,23 @@ CASES: dict[str, tuple[Comparison, DriftKind | None]] = {
     ),
     "its release was accepted long ago": (
         both(in_use(), provided=(known(asked_seconds=1e4, released_seconds=YOUNG + 1),)),
-        DriftKind.STRANDED,
+        STRANDED,
     ),
     "released and gone": (both(provided=(known(asked_seconds=1e4, released_seconds=1),)), None),
     "released and listed as gone by the provider": (
         both(in_use(status=MISSING), provided=(known(asked_seconds=2, released_seconds=1),)),
         None,
     ),
-    "asked for, not accepted, and gone": (both(provided=(known(asked_seconds=1),)), DriftKind.VANISHED),
-    "gone": (both(provided=(known(),)), DriftKind.VANISHED),
+    "asked for, not accepted, and gone": (both(provided=(known(asked_seconds=1),)), VANISHED),
+    "gone": (both(provided=(known(),)), VANISHED),
     "young": (both(provided=(known(age_seconds=YOUNG),)), None),
-    "young and listed as gone": (both(in_use(status=MISSING), provided=(known(age_seconds=1),)), DriftKind.VANISHED),
-    "listed as unused": (both(in_use(availability=Availability.KNOWN_UNUSED), provided=(known(),)), DriftKind.VANISHED),
-    "gone, and its agent reports": (both(provided=(known(heartbeat_seconds=FRESH),)), DriftKind.DISPUTED),
-    "gone, and its agent stopped reporting": (both(provided=(known(heartbeat_seconds=FRESH + 1),)), DriftKind.VANISHED),
+    "young and listed as gone": (both(in_use(status=MISSING), provided=(known(age_seconds=1),)), VANISHED),
+    "listed as unused": (both(in_use(availability=Availability.KNOWN_UNUSED), provided=(known(),)), VANISHED),
+    "gone, and its agent reports": (both(provided=(known(heartbeat_seconds=FRESH),)), DISPUTED),
+    "gone, and its agent stopped reporting": (both(provided=(known(heartbeat_seconds=FRESH + 1),)), VANISHED),
     "listed as gone, and its agent reports": (
         both(in_use(status=MISSING), provided=(known(heartbeat_seconds=1),)),
-        DriftKind.DISPUTED,
+        DISPUTED,
     ),
     "there, and its agent reports": (both(in_use(), provided=(known(heartbeat_seconds=1),)), None),
 }
@@ -123,30 +122,26 @@ def test_the_text_of_drift_says_what_the_class_does_not(seen: Comparison, end: s
 KEY, ELSEWHERE = "ssh-ed25519 A", IPv4Address("192.0.2.2")
 LOST = known("a", 1, address="192.0.2.1", host_key=KEY)
 OF_BMC = known("a", 1, address="192.0.2.1", host_key=KEY, hardware="https://bmc1")
+SPEAKS_FOR_IT, NOTHING = "has its hardware, host key or address", "shows nothing of it"
+NOT_LISTED = "!the provider does not list such a machine"
 REBINDING: dict[str, tuple[Comparison, str]] = {
     "the same host key": (
         both(in_use("b", address=ELSEWHERE, host_key=KEY), provided=(known(host_key=KEY),)),
-        "has its hardware, host key or address",
+        SPEAKS_FOR_IT,
     ),
-    "the same address": (both(in_use("b"), provided=(LOST,)), "has its hardware, host key or address"),
+    "the same address": (both(in_use("b"), provided=(LOST,)), SPEAKS_FOR_IT),
     "the same address, a BMC that was not known": (
         both(in_use("b", hardware="https://bmc2"), provided=(LOST,)),
-        "has its hardware, host key or address",
+        SPEAKS_FOR_IT,
     ),
-    "the same address, another host key": (
-        both(in_use("b", host_key="ssh-ed25519 B"), provided=(LOST,)),
-        "shows nothing of it",
-    ),
+    "the same address, another host key": (both(in_use("b", host_key="ssh-ed25519 B"), provided=(LOST,)), NOTHING),
     "the same BMC alone": (
         both(in_use("b", address=ELSEWHERE, host_key="ssh-ed25519 B", hardware="https://bmc1"), provided=(OF_BMC,)),
-        "has its hardware, host key or address",
+        SPEAKS_FOR_IT,
     ),
-    "another BMC": (
-        both(in_use("b", host_key=KEY, hardware="https://bmc2"), provided=(OF_BMC,)),
-        "shows nothing of it",
-    ),
-    "another address": (both(in_use("b", address=ELSEWHERE), provided=(LOST,)), "shows nothing of it"),
-    "its own token": (both(in_use("b", token=1), provided=(known(),)), "shows nothing of it"),
+    "another BMC": (both(in_use("b", host_key=KEY, hardware="https://bmc2"), provided=(OF_BMC,)), NOTHING),
+    "another address": (both(in_use("b", address=ELSEWHERE), provided=(LOST,)), NOTHING),
+    "its own token": (both(in_use("b", token=1), provided=(known(),)), NOTHING),
     "the token of another": (
         both(in_use("b", token=2), provided=(known(), known("c", 2))),
         f"!it was created as machine {uuid(2)}",
@@ -158,11 +153,8 @@ REBINDING: dict[str, tuple[Comparison, str]] = {
     "another machine": (both(in_use("b"), provided=(known(), known("b", 2))), f"!this is machine {uuid(2)}"),
     "still there": (both(in_use("a"), in_use("b"), provided=(known(),)), "!the provider still has a in use"),
     "to be released": (both(in_use("b"), provided=(known(asked_seconds=1),)), "!the release of a was requested"),
-    "not listed": (both(in_use("c"), provided=(known(), known("c", 2))), "!the provider does not list such a machine"),
-    "free capacity": (
-        both(in_use("b", availability=Availability.KNOWN_UNUSED), provided=(known(),)),
-        "!the provider does not list such a machine",
-    ),
+    "not listed": (both(in_use("c"), provided=(known(), known("c", 2))), NOT_LISTED),
+    "free capacity": (both(in_use("b", availability=Availability.KNOWN_UNUSED), provided=(known(),)), NOT_LISTED),
     "no machine of ours": (both(in_use("b")), "!it is not a machine of this provider"),
 }
 

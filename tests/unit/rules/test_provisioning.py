@@ -59,6 +59,7 @@ BEGUN, OLD = Intent(TOKEN, "r1"), Intent(TOKEN, "r1", age_seconds=10_000)
 MADE = in_use("a", on="r1", token=7)
 LOST, ASIDE = known("gone", 1), known("gone", 1, set_aside=True)
 BACK = known("a", 1, set_aside=True)
+NAMELESS, UNUSED = entry(str(INVALID)), entry("a", availability=Availability.KNOWN_UNUSED)
 
 
 def lost(provided: Provided) -> str:
@@ -76,14 +77,8 @@ def on(*names: str | None) -> tuple[Creation, ...]:
 TWINS = tuple(f"{one} carries the token {TOKEN}, and so does {other}" for one, other in ("ab", "ba"))
 PLANS: dict[str, tuple[ProvisioningPlan, ProvisioningPlan]] = {
     "KnownUsed and in the BMDB": (plan(in_use("a"), ledger=have(known("a", 1))), ProvisioningPlan(managed=1)),
-    "KnownUnused": (
-        plan(entry("a", availability=Availability.KNOWN_UNUSED)),
-        ProvisioningPlan(create=(Creation(entry("a", availability=Availability.KNOWN_UNUSED), None),)),
-    ),
-    "PossiblyUsed without an id": (
-        plan(entry(str(INVALID))),
-        ProvisioningPlan(create=(Creation(entry(str(INVALID)), None),)),
-    ),
+    "KnownUnused": (plan(UNUSED), ProvisioningPlan(create=(Creation(UNUSED, None),))),
+    "PossiblyUsed without an id": (plan(NAMELESS), ProvisioningPlan(create=(Creation(NAMELESS, None),))),
     "PossiblyUsed and not in the BMDB": (plan(entry("a")), ProvisioningPlan(create=(Creation(entry("a"), None),))),
     "PossiblyUsed and in the BMDB": (plan(entry("a"), ledger=have(known("a", 1))), ProvisioningPlan(managed=1)),
     "capacity without a name": (plan(capacity(None), capacity(None)), ProvisioningPlan(create=on(None, None))),
@@ -279,9 +274,8 @@ def test_more_drift_than_is_tolerated_stops_the_invocation(fleet: int, drift_lim
     with pytest.raises(DriftLimitExceeded) as caught:
         plan(*listing, *strangers, ledger=have(*provided), drift_limit=drift_limit)
     assert len(caught.value.drift) == tolerated + 1
-    missing = have(*provided, known("p", fleet))
     with pytest.raises(DriftLimitExceeded) as caught:
-        plan(*listing, *strangers, ledger=missing, drift_limit=drift_limit)
+        plan(*listing, *strangers, ledger=have(*provided, known("p", fleet)), drift_limit=drift_limit)
     assert [text.split()[0] for text in caught.value.drift] == ["p", *(each.provider_id for each in strangers)]
     assert all(text in str(caught.value) for text in caught.value.drift)
 
@@ -313,8 +307,7 @@ def test_a_started_creation_is_not_repeated_beyond_the_limit() -> None:
     """The limit may have been lowered since; it is kept for when there is room."""
     ledger = Ledger(provided=(known("a", 1), known("b", 2)), intents=(Intent(uuid(3), "r0"), Intent(uuid(4), "r1")))
     found = plan(*CAPACITY, in_use("a"), in_use("b"), ledger=ledger, max_machines=3)
-    assert created(found) == ["r0"]
-    assert found.abandon == ()
+    assert (created(found), found.abandon) == (["r0"], ())
 
 
 @pytest.mark.parametrize(("max_machines", "resumed", "fresh"), [(0, 1, 2), (6, 1, 2), (5, 1, 1), (4, 1, 0), (3, 0, 0)])
@@ -323,14 +316,12 @@ def test_machines_unknown_to_the_bmdb_count_towards_the_limit(max_machines: int,
     ledger = Ledger(provided=(known("k", 1),), intents=(Intent(uuid(2), "r0"),))
     listing = in_use("k"), in_use("foreign", token=9), in_use("failed", failed=True), GONE, *CAPACITY[:3]
     found = plan(*listing, ledger=ledger, max_machines=max_machines)
-    assert created(found) == ["r0", "r1", "r2"][: resumed + fresh]
-    assert found.managed == 4
+    assert (created(found), found.managed) == (["r0", "r1", "r2"][: resumed + fresh], 4)
 
 
 def test_assimilation_keeps_to_the_limit_and_counts_towards_it() -> None:
     ledger = have(known("k", 1), intents=(BEGUN,))
     listing = in_use("k"), in_use("d", token=7), in_use("c"), in_use("b"), in_use("a"), capacity("r")
     found = plan(*listing, ledger=ledger, assimilate=True, max_machines=4)
-    assert [machine.provider_id for machine in found.assimilate] == ["a", "b"]
-    assert found.create == ()
+    assert ([machine.provider_id for machine in found.assimilate], found.create) == (["a", "b"], ())
     assert created(plan(*listing, ledger=ledger, assimilate=True, max_machines=6)) == ["r"]

@@ -126,8 +126,7 @@ def test_a_providers_failure_counts_if_it_serves_other_machines(
 
 
 def test_an_attempt_of_unknown_outcome_is_returned_though_uncounted() -> None:
-    history = lines((ATTEMPTED, "reboot", None), (FAILED, None, ProviderUnusable("401")))
-    (found,) = past_attempts(history)
+    (found,) = past_attempts(lines((ATTEMPTED, "reboot", None), (FAILED, None, ProviderUnusable("401"))))
     assert (found.counts, found.concluded) == (False, False)
 
 
@@ -146,7 +145,6 @@ def test_a_failure_of_later_work_says_nothing_about_an_attempt() -> None:
 
 def test_the_last_days_looks_are_counted_by_their_findings() -> None:
     """An agent that ended does not count as an installation; nor does a look that was followed by a step."""
-    day = 24 * HOUR
 
     def look(hours: float, seen: AgentState | None, step: str | None = "restart-agent") -> HistoryLine:
         return line(LOOKED, at(hours * HOUR), step, seen=seen)
@@ -159,7 +157,7 @@ def test_the_last_days_looks_are_counted_by_their_findings() -> None:
         look(4, None, None),
         look(5, AgentState.ENDED),
     ]
-    assert looks(history, at(day)) == {AgentState.INSTALLS: 1, AgentState.ENDED: 2}
+    assert looks(history, at(24 * HOUR)) == {AgentState.INSTALLS: 1, AgentState.ENDED: 2}
 
 
 @pytest.mark.parametrize("event", [WorkEvent.HEALTHY, WorkEvent.UNQUARANTINED])
@@ -280,18 +278,13 @@ def test_failed_attempts_count_once_within_the_grace_time() -> None:
 
 def test_the_cause_of_quarantine_counts_what_used_up_the_policy() -> None:
     """A refusal that was repeated twenty times within the grace is one attempt, and not twenty."""
-    refused = [
-        PastAttempt("reboot", at(60 * number), FailureKind.PROVIDER_REFUSED, concluded=True) for number in range(20)
-    ]
+    refused = taken(*["reboot"] * 20, failed=FailureKind.PROVIDER_REFUSED, every=60)
     answered = [PastAttempt("power-cycle", at(each * HOUR), None, concluded=True) for each in (2, 3)]
-    policy = defaults.policy("reboot:1,power-cycle:2,quarantine")
-    assert decide([*refused, *answered], policy).summary == (
-        "still unhealthy after power-cycle 2 times; the provider refused reboot 1 time"
-    )
+    found = decide([*refused, *answered], defaults.policy("reboot:1,power-cycle:2,quarantine"))
+    assert found.summary == "still unhealthy after power-cycle 2 times; the provider refused reboot 1 time"
     silent = PastAttempt("reboot", at(0), FailureKind.PROVIDER_UNAVAILABLE, concluded=True)
-    assert decide([silent], defaults.policy("reboot:1,quarantine")).summary == (
-        "the provider did not answer reboot 1 time"
-    )
+    found = decide([silent], defaults.policy("reboot:1,quarantine"))
+    assert found.summary == "the provider did not answer reboot 1 time"
 
 
 DIED = PastAttempt("reboot", at(0))
@@ -346,8 +339,7 @@ def test_every_policy_ends_and_never_goes_back(
     attempts: list[PastAttempt] = []
     now, position = 0.0, 0
     order = [step.name for step in policy]
-    most = sum(step.attempts for step in policy)
-    for fate, wait in [*fates, *[("done", 7200)] * most]:
+    for fate, wait in [*fates, *[("done", 7200)] * sum(step.attempts for step in policy)]:
         now += wait
         found = next_step(policy, can, attempts, at(now))
         assert found.step.kind in {*possible(policy, can), QUARANTINE}

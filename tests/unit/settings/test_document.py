@@ -42,8 +42,7 @@ def test_environment_wins_over_document_and_document_over_deployment(monkeypatch
     monkeypatch.setenv("SHEPHERD_BMDB_HOST", "")
     (settings,) = load(RecovererSettings, document=read)
     assert (settings.heartbeat_timeout_seconds, settings.concurrency) == (1200, 60)
-    assert settings.bmdb_host == "db.example"
-    assert settings.startup_timeout_seconds == 4000
+    assert (settings.bmdb_host, settings.startup_timeout_seconds) == ("db.example", 4000)
     assert settings.max_steps_per_hour == RecovererSettings.model_fields["max_steps_per_hour"].default
 
 
@@ -164,8 +163,7 @@ def test_a_document_may_come_from_any_editor(content: bytes) -> None:
 
 def test_very_many_faults_are_counted_and_not_all_listed() -> None:
     found = bounded(faults("\n".join(f"key{number} = 1" for number in range(500))))
-    assert len(found) == MAX_FAULTS + 1
-    assert found[-1] == "and 450 more"
+    assert (len(found), found[-1]) == (MAX_FAULTS + 1, "and 450 more")
 
 
 def test_every_setting_has_one_place() -> None:

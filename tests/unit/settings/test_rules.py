@@ -12,20 +12,15 @@ ALL = frozenset(Capability)
 REBOOTS = frozenset({Capability.REBOOT})
 NOTHING: frozenset[Capability] = frozenset()
 
-RATE, TIMEOUT, STARTUP = (
-    "SHEPHERD_LOOP_MINUTES",
-    "recoverer.heartbeat_timeout_seconds",
-    "recoverer.startup_timeout_seconds",
-)
+RATE, LIMIT, DAYS, ROLES = "SHEPHERD_LOOP_MINUTES", "provisioner.max_machines", "history_days", "bmdb.bmdb_roles"
+TIMEOUT, STARTUP = "recoverer.heartbeat_timeout_seconds", "recoverer.startup_timeout_seconds"
 INTERVAL, POLICY = "agent_api.heartbeat_interval_seconds", "recoverer.remediation_policy"
 OWNER, AGENT, SHA = "SHEPHERD_BUCKET_OWNER", "initializer.agent_source", "initializer.agent_sha256"
 API_RATE, API, LOOP = "SHEPHERD_AGENT_API_RATE", "SHEPHERD_AGENT_API_CONCURRENCY", "SHEPHERD_LOOP_CONCURRENCY"
-LIMIT, DAYS, ROLES = "provisioner.max_machines", "history_days", "bmdb.bmdb_roles"
 CONNECTIONS = "bmdb.bmdb_max_connections"
 GROUPS, TEMPLATE = "provider.ec2.security_groups", "provider.ec2.launch_template"
 OWNED = {OWNER: "123456789012", AGENT: "s3://a/documents/agent"}
-USERS = {ROLES: "a"}
-EC2 = {GROUPS: None, TEMPLATE: None}
+USERS, EC2 = {ROLES: "a"}, {GROUPS: None, TEMPLATE: None}
 LEAST = LOST_REQUESTS_SECONDS
 DEFAULTS = {key: value.value for key, value in effective(None).values.items()}
 
@@ -109,8 +104,7 @@ def test_no_rule_is_about_what_the_provider_cannot_do(
     values: dict[str, object], able: frozenset[Capability], unable: frozenset[Capability]
 ) -> None:
     """A step that is never taken needs no time, and a Recoverer that is off no connection."""
-    assert len(check({**DEFAULTS, **values}, able)) == 1
-    assert check({**DEFAULTS, **values}, unable) == []
+    assert (len(check({**DEFAULTS, **values}, able)), check({**DEFAULTS, **values}, unable)) == (1, [])
 
 
 def test_the_defaults_break_no_rule() -> None:
@@ -140,8 +134,7 @@ def test_every_broken_rule_is_named_at_once() -> None:
 )
 def test_a_fault_of_a_rare_recoverer_tells_what_helps(minutes: int, timeout: int, remedy: str) -> None:
     """No schedule is shorter than a minute, and none may be longer than thirty."""
-    found = check({**DEFAULTS, RATE: f"1,1,{minutes},1", TIMEOUT: timeout}, ALL)
-    (fault,) = (each for each in found if RATE in each)
+    (fault,) = (each for each in check({**DEFAULTS, RATE: f"1,1,{minutes},1", TIMEOUT: timeout}, ALL) if RATE in each)
     assert fault.endswith(f"several times their timeout: {remedy}")
 
 

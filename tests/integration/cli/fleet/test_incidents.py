@@ -29,7 +29,6 @@ from tests.support.providers.ec2_api import ec2_api
 from tests.support.shown import missing, steps
 
 LOOP = "provisioner"
-LOOPS = {"SHEPHERD_LOOP_MINUTES": "1,0,0,0"}
 NO_LIST = {"SHEPHERD_PROVIDER": PROVIDER, "SHEPHERD_PROVIDER_MACHINES": "no-such-list.json"}
 WIDTH = 126
 HOW_TO = Path(__file__).parents[4] / "docs" / "how-to"
@@ -86,7 +85,7 @@ def test_the_commands_of_a_page_print_what_it_shows(
     PAGES[page](fleet)
     monkeypatch.chdir(tmp_path)
     Path("settings.toml").write_text("version = 1\n[provisioner]\nmax_machine = 12\n")
-    shepherdctl = CommandLine(fleet.settings, LOOPS | NO_LIST)
+    shepherdctl = CommandLine(fleet.settings, {"SHEPHERD_LOOP_MINUTES": "1,0,0,0", **NO_LIST})
     typed = steps(HOW_TO / f"{page}.md")
     assert typed
     for command, shown in typed:
@@ -111,18 +110,13 @@ def test_the_machines_of_a_cause_are_listed_though_they_wait(fleet: Fleet) -> No
     assert len(shepherdctl.load("machine", "list", "--cause", "ssh-timed-out")) == 1
 
 
-# Restores: of a database that is lost after its backup.
-
-ANSWERS = {"resume": ("--yes",), "adopt": ("--yes",)}
-
-
 def typed(line: str, postgres: Postgres, shepherdctl: CommandLine, folder: Path) -> None:
     words = shlex.split(line)
     given = dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word))
     program, *arguments = words[len(given) :]
     if program == "shepherdctl":
         command = CommandLine(None, {**shepherdctl.environment, **given})
-        asked = [answer for word in arguments for answer in ANSWERS.get(word, ())]
+        asked = ["--yes" for word in arguments if word in {"resume", "adopt"}]
         result = command.process(*arguments, *asked)  # whose connection ends with it
         assert result.returncode in {0, 3}, (line, result.stderr)
         return

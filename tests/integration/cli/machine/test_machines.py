@@ -69,10 +69,8 @@ def test_a_terminal_shows_whole_provider_ids_in_its_width(fleet: Fleet, shepherd
     )
     shown = without_styles(shepherdctl.on_terminal(width, "machine", "list"))
     assert max(map(len, shown.splitlines())) <= width
-    assert str(machine_id)[:8] in shown
-    assert str(machine_id) not in shown
-    assert name in shown
-    assert ("2001:db8:1234:5678:9abc:def0:1234:5678" in shown) is (width == 120)
+    parts = (str(machine_id)[:8], str(machine_id), name, "2001:db8:1234:5678:9abc:def0:1234:5678")
+    assert [part in shown for part in parts] == [True, False, True, width == 120]
 
 
 def test_a_shortened_list_says_so_and_programs_get_every_machine(fleet: Fleet, shepherdctl: CommandLine) -> None:
@@ -121,8 +119,7 @@ def test_a_machines_page_tells_what_happened_and_what_to_do(fleet: Fleet, tmp_pa
     log = tmp_path / "functions.log"
     shepherdctl = CommandLine(fleet.settings, {"SHEPHERD_LOGS": str(log)})
     assert f"without its log: the log {log} cannot be read" in shepherdctl("machine", "show", "machine-1").stderr
-    at = server.now(fleet.connection).isoformat()
-    line = {"timestamp": at, "machine_id": str(machine_id), "loop": "initializer"}
+    line = {"timestamp": server.now(fleet.connection).isoformat(), "machine_id": str(machine_id), "loop": "initializer"}
     both = [{**line, "level": level, "message": f"takeover {level}"} for level in ("INFO", "ERROR")]
     log.write_text("".join(json.dumps(each) + "\n" for each in both))
     found = shepherdctl("machine", "describe", "machine-1")

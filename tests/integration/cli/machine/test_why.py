@@ -68,6 +68,7 @@ INSTALLED = "installed, ends None, next None: the requested system is installed:
 FAILED = "failed, ends None, next None: it failed for good at its provider, and keeps its place: no disk"
 PAUSED = "paused, ends 60, next {}: paused by alice: moving racks"
 HELD_BACK = "backoff, ends 5, next 5: waiting: the budget of location ams is used up"
+# What a plant makes, and what the Initializer and the Recoverer would do: a block ends, and it is next, in minutes.
 CASES: dict[str, tuple[Callable[[Fleet], UUID], str, str]] = {
     "bare": (Fleet.bare_machine, NOT_PROVIDED, NOT_PROVIDED),
     "provided": (Fleet.provided_machine, DUE, NO_AGENT),
@@ -98,7 +99,6 @@ CASES: dict[str, tuple[Callable[[Fleet], UUID], str, str]] = {
         "not_due, ends 28, next 28: it is expected back, and its grace is not over",
     ),
 }
-"""What a plant makes, and what the Initializer and the Recoverer would do: a block ends, and it is next, in minutes."""
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -130,8 +130,7 @@ def test_retry_ends_backoffs_and_leaves_a_line_of_history(fleet: Fleet, shepherd
     arguments = ("machine", "retry", str(machine_id), *REASON)
     tried = shepherdctl.load(*arguments, "--dry-run")
     assert [backoff["cause"] for backoff in tried["machines"][0]["ended"]] == ["nothing listens"]
-    assert claimed(fleet.open_session(), START) == []
-    assert fleet.events(machine_id) == ["Started", "Failed"]
+    assert (claimed(fleet.open_session(), START), fleet.events(machine_id)) == ([], ["Started", "Failed"])
     assert "ssh-refused: nothing listens" in shepherdctl.read(*arguments)
     *_, event = shepherdctl.load("history", str(machine_id))
     told = (event["loop"], event["event"], event["cause"])
@@ -149,8 +148,7 @@ def test_a_backoff_that_is_over_is_ended_of_suspects_alone(fleet: Fleet, shepher
     assert fleet.events(machine_id) == ["Started", "Failed"]
     fleet.sql("UPDATE work_backoff SET deaths = 1")
     tried = shepherdctl.load(*arguments, "--dry-run")["machines"]
-    assert len(tried[0]["ended"]) == 1
-    assert shepherdctl.load(*arguments)["machines"] == tried
+    assert (len(tried[0]["ended"]), shepherdctl.load(*arguments)["machines"]) == (1, tried)
 
 
 def test_retry_can_be_of_one_process(fleet: Fleet, shepherdctl: CommandLine) -> None:
