@@ -162,19 +162,11 @@ def test_the_answers_are_those_of_a_deployment(provider: str, tmp_path: Path) ->
 
 def test_a_wrong_reply_is_explained_and_asked_again(tmp_path: Path) -> None:
     (tmp_path / "wrong.json").write_text('[{"ID": "a"}]')
-    replies = {
-        "bucket": ["My Bucket", "my-bucket"],
-        "stack": ["7", "blue"],
-        "bmdb_login": ["root", "one-password"],
-        "bmdb_host": ["", "database.invalid"],
-        "machines.json": ["wrong.json", "absent.json", "machines.json"],
-    }
+    replies = {"bucket": ["My Bucket", "my-bucket"], "stack": ["7", "blue"], "bmdb_login": ["root", "one-password"]}
+    replies |= {"bmdb_host": ["", "database.invalid"], "machines.json": ["wrong.json", "absent.json", "machines.json"]}
     answers, operator = answered(tmp_path, **replies)
-    assert (answers.bucket, answers.stack, answers.documents) == (
-        "my-bucket",
-        "blue",
-        {"machines.json": "machines.json"},
-    )
+    assert (answers.bucket, answers.stack) == ("my-bucket", "blue")
+    assert answers.documents == {"machines.json": "machines.json"}
     told = "\n".join(operator.told)
     for expected in (
         PARAMETERS["BmdbHost"].about,

@@ -35,13 +35,8 @@ def test_an_error_says_in_one_sentence_what_happened(error: type[ShepherdError])
         assert (str(error()), str(error("more"))) == (sentence, "more")
 
 
-NOT_RAISED = {
-    FailureKind.FUNCTION_DIED,
-    FailureKind.STEPS_USED_UP,
-    FailureKind.RECOVERED_OFTEN,
-    FailureKind.REPORTS_AGAIN,
-    FailureKind.PROVISIONING_FAILED,
-}
+NOT_RAISED = {FailureKind.FUNCTION_DIED, FailureKind.STEPS_USED_UP, FailureKind.RECOVERED_OFTEN}
+NOT_RAISED |= {FailureKind.REPORTS_AGAIN, FailureKind.PROVISIONING_FAILED}
 
 
 def test_every_raised_error_has_a_kind_of_its_own() -> None:

@@ -1,5 +1,3 @@
-"""Whatever a provider lists and the BMDB has on record: what holds for each plan and each comparison."""
-
 from dataclasses import replace
 from random import Random
 
@@ -120,9 +118,7 @@ def test_plans_use_machine_capacity_and_intent_once(listing: list[Machine], ledg
         for creation in found.create
     )
 
-    taken = [machine.provider_id for _, machine in found.complete] + [
-        machine.provider_id for machine in found.assimilate
-    ]
+    taken = [machine.provider_id for machine in (*(made for _, made in found.complete), *found.assimilate)]
     assert len(taken) == len(set(taken))
     assert not set(taken) & known_ids
     assert all(machine.token == intent.machine_id for intent, machine in found.complete)

@@ -10,6 +10,7 @@ from shepherd_core.loops.updater import changes
 from shepherd_core.rules.drift import YOUNG_SECONDS
 
 OLD = YOUNG_SECONDS + 1
+FAILED, MISSING = ProviderStatus.PROVISIONING_FAILED_PERMANENT, ProviderStatus.MISSING
 UP = ProviderFacts("r1", "192.0.2.1", "ams", ProviderStatus.RUNNING, None, "https://bmc1", {"role": "db"})
 MACHINE = Machine(
     provider_id=ProviderId("a"),
@@ -35,17 +36,12 @@ def now(listing: list[Machine], *on_record: KnownMachine) -> dict[str, ProviderF
 @pytest.mark.parametrize(
     ("listed", "on_record"),
     [
-        ({"reservation_id": "r2"}, {"reservation_id": "r2"}),
-        ({"reservation_id": None}, {"reservation_id": None}),
+        *(({"reservation_id": each}, {"reservation_id": each}) for each in ("r2", None)),
         ({"address": ip_address("2001:db8::1")}, {"address": "2001:db8::1"}),
         ({"address": None}, {"address": None}),
-        ({"location": "fra"}, {"location": "fra"}),
-        ({"location": None}, {"location": None}),
-        ({"status": ProviderStatus.STOPPED}, {"status": ProviderStatus.STOPPED}),
-        ({"status": ProviderStatus.UNKNOWN}, {"status": ProviderStatus.UNKNOWN}),
-        ({"status": ProviderStatus.MISSING}, {"status": ProviderStatus.MISSING}),
-        ({"labels": {"role": "web", "gpu": ""}}, {"labels": {"role": "web", "gpu": ""}}),
-        ({"labels": {}}, {"labels": {}}),
+        *(({"location": each}, {"location": each}) for each in ("fra", None)),
+        *(({"status": each}, {"status": each}) for each in (ProviderStatus.STOPPED, ProviderStatus.UNKNOWN, MISSING)),
+        *(({"labels": each}, {"labels": each}) for each in ({"role": "web", "gpu": ""}, {})),
     ],
 )
 def test_listed_facts_are_recorded(listed: dict[str, Any], on_record: dict[str, Any]) -> None:
@@ -54,7 +50,6 @@ def test_listed_facts_are_recorded(listed: dict[str, Any], on_record: dict[str, 
 
 
 NOTHING = ProviderFacts(None, None, None, None, None, None, {})
-FAILED, MISSING = ProviderStatus.PROVISIONING_FAILED_PERMANENT, ProviderStatus.MISSING
 MOVED = replace(MACHINE, location="fra")
 OTHER = replace(MACHINE, provider_id=ProviderId("b"), location="fra")
 UNUSED = replace(MACHINE, availability=Availability.KNOWN_UNUSED)
