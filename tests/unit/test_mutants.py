@@ -11,10 +11,6 @@ from tests.mutants.mutant import equivalent, files, mutants_of, source
 from tests.mutants.planted import planted_bugs
 
 
-def python(text: str) -> set[str]:
-    return {text[:start] + new + text[end:] for _, start, end, new in in_python.changes(text)}
-
-
 def sql(text: str) -> set[str]:
     whole = f"-- name: one\n{text}\n"
     changed = (whole[:start] + new + whole[end:] for _, start, end, new in in_sql.changes(whole))
@@ -43,7 +39,7 @@ def sql(text: str) -> set[str]:
     ],
 )  # fmt: skip
 def test_python_is_changed_by_one_step(text: str, changed: set[str]) -> None:
-    assert python(text) == changed
+    assert {text[:start] + new + text[end:] for _, start, end, new in in_python.changes(text)} == changed
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,6 @@ from tests.support.command_line import commands
 from tests.support.deployment.deployments import TEMPLATE
 
 STABLE = Path(__file__).parents[1] / "data" / "stable.txt"
-MIGRATIONS = Path(migrate.__file__).with_name("migrations")
 
 
 def messages(descriptor: Descriptor) -> Iterator[str]:
@@ -62,7 +61,7 @@ def typed() -> Iterator[str]:
 
 def promised() -> Iterator[str]:
     """Yield each thing that users, scripts, agents and packages may rely on."""
-    for path in sorted(MIGRATIONS.glob("*.sql")):
+    for path in sorted(Path(migrate.__file__).with_name("migrations").glob("*.sql")):
         yield f"migration {path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}"
     for variable, key in re.findall(r"^\| `(\w+)` \| `?([\w.]+)`? \|", markdown(), re.MULTILINE):
         yield f"setting {variable} {key}"

@@ -36,7 +36,7 @@ def test_every_fault_of_every_type_is_told_at_once(monkeypatch: pytest.MonkeyPat
     told = {fault.split()[0].removeprefix("SHEPHERD_"): fault for fault in found}
     wrong = {"AGENT_ENDPOINT", "BMDB_HOST", "CONCURRENCY", "PROVIDER", "PROVIDER_FLEET", "SSH_PORT"}
     wrong |= {"PROVIDER_CREDENTIAL_PARAMETER", "PROVIDER_KEY_NAME", "PROVIDER_PROJECT"}
-    assert (told.keys(), len(found)) == (wrong, len(told))
+    assert (set(told), len(found)) == (wrong, len(told))
     host = "Host name of the database, or the folder of its Unix socket."
     assert told["BMDB_HOST"] == f"SHEPHERD_BMDB_HOST is not set. {host}"
     assert told["PROVIDER"].startswith(f"SHEPHERD_PROVIDER is 'aws': must be {', '.join(BUILT_IN)} ")

@@ -13,13 +13,8 @@ from shepherd_core.settings.providers.ec2 import Ec2Settings
 TOKEN = UUID("0a4bc1a8-7c5f-4c0f-9a53-6b4b5b1f0001")
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHb1Jc7TZl0g8cFz7h5oVb5Gg2c0J5s0n1p6c9w3Qk7d"
 TAGS = {"shepherd-fleet": "f", "shepherd-slot": "f/1", "shepherd-machine": str(TOKEN), "shepherd-host-key": HOST_KEY}
-RUNNING = {
-    "InstanceId": "i-1",
-    "State": {"Name": "running"},
-    "Placement": {"AvailabilityZone": "eu-central-1a"},
-    "PrivateIpAddress": "10.0.0.1",
-    "PublicIpAddress": "192.0.2.1",
-}
+RUNNING = {"InstanceId": "i-1", "State": {"Name": "running"}, "Placement": {"AvailabilityZone": "eu-central-1a"}}
+ADDRESSES = {"PrivateIpAddress": "10.0.0.1", "PublicIpAddress": "192.0.2.1"}
 V6 = "2001:db8::1"
 
 
@@ -33,7 +28,7 @@ def tagged(tags: dict[str, str]) -> list[dict[str, str]]:
 
 
 def shown(tags: dict[str, str] = TAGS, which: str = "private", **changed: Any) -> Machine:
-    return machine(Instance.of({**RUNNING, "Tags": [*tagged(tags), {"Key": "empty"}], **changed}), which)
+    return machine(Instance.of({**RUNNING, **ADDRESSES, "Tags": [*tagged(tags), {"Key": "empty"}], **changed}), which)
 
 
 def test_an_instance_is_a_machine_as_its_tags_tell() -> None:

@@ -62,13 +62,9 @@ def test_a_spec_names_every_setting_that_names_a_secret(spec: ProviderSpec) -> N
     assert {name for name in spec.settings.model_fields if name.endswith("_parameter")} <= spec.given
 
 
-def rows() -> dict[str, dict[str, str]]:
-    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.split("\n\n")[2].splitlines()]
-    return {row[0].strip("`"): dict(zip(table[0][1:], row[1:], strict=True)) for row in table[2:]}
-
-
 def test_the_tables_say_what_every_provider_can_do() -> None:
-    assert rows() == {
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.split("\n\n")[2].splitlines()]
+    assert {row[0].strip("`"): dict(zip(table[0][1:], row[1:], strict=True)) for row in table[2:]} == {
         spec.name: {
             capability: "yes" if capability in spec.always else spec.sometimes.get(capability, "no")
             for capability in Capability

@@ -66,10 +66,6 @@ _limits = st.builds(
 )
 
 
-def used_there(machine: Machine) -> bool:
-    return machine.availability is Availability.KNOWN_USED and machine.status is not ProviderStatus.MISSING
-
-
 @given(listing=_listings, ledger=_ledgers, limits=_limits)
 def test_a_plan_never_exceeds_the_limits(listing: list[Machine], ledger: Ledger, limits: PlanLimits) -> None:
     found = make_plan(listing, ledger, limits)
@@ -80,7 +76,8 @@ def test_a_plan_never_exceeds_the_limits(listing: list[Machine], ledger: Ledger,
         taken |= {machine.provider_id for _, machine in found.complete}
         taken |= {machine.provider_id for machine in found.assimilate}
         assert not found.assimilate or len(taken) <= limits.max_machines
-        taken |= {each.provider_id for each in listing if used_there(each)}
+        used = (each for each in listing if each.availability is Availability.KNOWN_USED)
+        taken |= {each.provider_id for each in used if each.status is not ProviderStatus.MISSING}
         assert not found.create or len(taken) + len(found.create) <= limits.max_machines
         assert not fresh or found.managed + fresh <= limits.max_machines
 

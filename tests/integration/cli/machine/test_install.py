@@ -65,19 +65,10 @@ def test_the_agent_gets_what_the_operator_asked_for(
     command = ("machine", "install", "machine-1", "--image", url, *IMAGE[2:], "--node-parameters", str(parameters))
     printed = [shepherdctl(*command, "--dry-run").output]
     asked = shepherdctl.load(*command, "--yes")
-    assert asked == {
-        "machine_id": str(agent.machine_id),
-        "provider": "static",
-        "provider_id": "machine-1",
-        "generation": 1,
-        "replaces": None,
-        "image_url": f"{URL}?...",
-        "image_sha256": SHA256,
-        "os_image": None,
-        "root_device": None,
-        "node_parameters_bytes": 13,
-        "dry_run": False,
-    }
+    machine = {"machine_id": str(agent.machine_id), "provider": "static", "provider_id": "machine-1"}
+    image = {"image_url": f"{URL}?...", "image_sha256": SHA256, "os_image": None, "root_device": None}
+    more = {"generation": 1, "replaces": None, "node_parameters_bytes": 13, "dry_run": False}
+    assert asked == {**machine, **image, **more}
     sent = heard(fleet, agent.request())
     metropolis = MetropolisInstallation(
         image_url=url, image_sha256=bytes.fromhex(SHA256), node_parameters=b"\x0a\x0bthe-secret\xff"
@@ -125,17 +116,9 @@ def permitted(machine_id: UUID, raw: bytes, record: Path, hours: float) -> OSIns
 def test_an_image_in_a_registry_reaches_the_agent(fleet: Fleet, agent: SignedAgent, shepherdctl: CommandLine) -> None:
     shepherdctl.read("machine", "install", "machine-1", "--os-image", OS_IMAGE, "--root-device", "nvme0n1", "--yes")
     sent = heard(fleet, agent.request()).metropolis
-    assert sent == MetropolisInstallation(
-        node_parameters=b"",
-        root_device="nvme0n1",
-        os_image=OSImageRef(
-            scheme="https",
-            host="registry.example.com:5000",
-            repository="metropolis/os",
-            tag="1.2",
-            digest=f"sha256:{SHA256}",
-        ),
-    )
+    image = OSImageRef(scheme="https", host="registry.example.com:5000", repository="metropolis/os", tag="1.2")
+    image.digest = f"sha256:{SHA256}"
+    assert sent == MetropolisInstallation(node_parameters=b"", root_device="nvme0n1", os_image=image)
     assert sent.HasField("node_parameters")
     facts = shown(shepherdctl.read("machine", "show", "machine-1"))
     assert (facts["image"], facts["root device"], facts.get("image SHA-256")) == ([OS_IMAGE], ["nvme0n1"], None)
