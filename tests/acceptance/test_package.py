@@ -17,7 +17,6 @@ from shepherdctl.deployment.template import Build, package
 from tests.support.processes import ran
 
 ROOT = Path(__file__).parents[2]
-SAM = ROOT / ".venv-sam" / "bin" / "sam"
 BUCKET = "packages"
 OBJECT = re.compile(rf"(s3:/|https?://[^/]+)/{BUCKET}/\S+")
 
@@ -46,7 +45,7 @@ def url() -> Iterator[str]:
 
 
 def sam(folder: Path, *arguments: str, **environment: str) -> None:
-    ran(SAM, *arguments, cwd=folder, env={**os.environ, "SAM_CLI_TELEMETRY": "0", **environment})
+    ran(ROOT / ".venv-sam/bin/sam", *arguments, cwd=folder, env={**os.environ, "SAM_CLI_TELEMETRY": "0", **environment})
 
 
 def plain(template: Any, objects: dict[str, Any]) -> Any:

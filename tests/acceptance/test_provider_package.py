@@ -1,5 +1,3 @@
-"""A provider in a package of its own, from the command that writes it to the wiring that finds it."""
-
 import re
 import subprocess
 import sys
@@ -10,18 +8,14 @@ import pytest
 from tests.support.processes import ran
 
 ROOT = Path(__file__).parents[2]
-SETTINGS = 'version = 1\n[provider.class]\napi_url = "https://api.example.com"\n'
 
 
 def run(folder: Path, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run Python here, where what is in *folder* is installed."""
-    given = {"PYTHONPATH": str(folder), "COLUMNS": "400", **environment}
-    return ran(sys.executable, *arguments, cwd=ROOT, env=given)
+    return ran(sys.executable, *arguments, cwd=ROOT, env={"PYTHONPATH": str(folder), "COLUMNS": "400", **environment})
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a package as ``shepherdctl provider new`` writes it."""
     folder = tmp_path_factory.mktemp("written")
     command = (sys.executable, "-m", "shepherdctl", "provider", "new", "class")  # a word of Python's own
     ran(*command, cwd=folder, env={"PYTHONPATH": str(ROOT)})
@@ -30,7 +24,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(written: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder in which that package is installed."""
     folder = tmp_path_factory.mktemp("installed")
     pip = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--target")
     run(folder, *pip, folder, written)
@@ -44,9 +37,8 @@ def test_a_new_provider_keeps_the_contract_as_it_is_written(written: Path) -> No
 
 def test_an_installed_provider_is_one_like_all_others(installed: Path, tmp_path: Path) -> None:
     document = tmp_path / "settings.toml"
-    document.write_text(SETTINGS)
-    checked = run(installed, "-m", "shepherdctl", "settings", "check", document)
-    assert checked.stderr.endswith(", provider class\n")
+    document.write_text('version = 1\n[provider.class]\napi_url = "https://api.example.com"\n')
+    assert run(installed, "-m", "shepherdctl", "settings", "check", document).stderr.endswith(", provider class\n")
     blank = run(installed, "-m", "shepherdctl", "settings", "init", "--provider", "class")
     assert "\n[provider.class]\n" in blank.stdout
     assert "|class>" in run(installed, "-m", "shepherdctl", "causes", "-h").stdout

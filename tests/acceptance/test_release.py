@@ -1,5 +1,3 @@
-"""What is released, made of the last commit."""
-
 import os
 import sys
 import zipfile
@@ -29,7 +27,6 @@ def test_a_commit_makes_the_same_release_twice() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Unpack the wheel, as an installation does."""
     release()
     folder = tmp_path_factory.mktemp("wheel")
     (packed,) = RELEASE.glob("*.whl")
@@ -60,6 +57,5 @@ def test_the_wheel_deploys_what_a_checkout_builds(architecture: str, wheel: Path
     )
     given = ("bucket", "https://s3/bucket", architecture)
     told = run(wheel, tmp_path, f"{code}; print(made.key, *made.objects)", *given)
-    build = template.Build(ROOT / "build" / "source" / ".aws-sam" / "build")
-    made = template.package(build, *given)
+    made = template.package(template.Build(ROOT / "build" / "source" / ".aws-sam" / "build"), *given)
     assert told.split() == [made.key, *made.objects]

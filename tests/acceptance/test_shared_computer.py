@@ -85,8 +85,7 @@ def test_postgres_is_reached_by_its_owner_alone() -> None:
     with Postgres() as postgres:
         _log_in(postgres, None)
         data = Path(postgres.host)
-        assert data.stat().st_mode & 0o077 == 0
-        assert data.parent.stat().st_mode & 0o066 == 0
+        assert (data.stat().st_mode & 0o077, data.parent.stat().st_mode & 0o066) == (0, 0)
         (process,) = Path("/proc").glob(f"{(data / 'postmaster.pid').read_text().split()[0]}/net/tcp")
         sockets = {link.readlink().name for link in (process.parents[1] / "fd").iterdir()}
         listening = [line.split() for line in process.read_text().splitlines()[1:] if line.split()[3] == "0A"]
