@@ -77,7 +77,6 @@ def reported() -> list[str]:
 
 @pytest.fixture
 def visit(browser: Browser, access: Access, reported: list[str]) -> Iterator[Callable[..., Page]]:
-    """Return a function that opens a page with the token; no page may report an error."""
     contexts = []
 
     def opened(path: str, **options: Any) -> Page:

@@ -5,8 +5,7 @@ from simulator.environment.status import machine_statuses, violated_invariants
 from tests.support.waiting import eventually
 
 MACHINES = 4
-LONG_SECONDS = 200
-"""Until all machines exist and report, on a slow computer."""
+LONG_SECONDS = 200  # until all machines exist and report, on a slow computer
 
 
 def test_agents_follow_an_interval_that_changes() -> None:

@@ -1,5 +1,3 @@
-"""A failover to a standby that lacks the last seconds: which promises hold, with real functions on both servers."""
-
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -55,7 +53,6 @@ class Standby:
         eventually(lambda: not self._told("SELECT count(*) FROM pg_stat_wal_receiver"))
 
     def take_over(self, settings: BmdbSettings) -> BmdbSettings:
-        """Become the primary, and return how to reach the database of these *settings*."""
         assert self._told("SELECT pg_promote()")
         return settings.model_copy(update={"bmdb_host": str(self._folder)})
 

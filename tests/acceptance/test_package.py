@@ -1,5 +1,3 @@
-"""What `shepherdctl deploy` and `sam package` make of one build: the same stack."""
-
 import json
 import os
 import re

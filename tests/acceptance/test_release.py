@@ -13,7 +13,6 @@ RELEASE = ROOT / "build" / "release"
 
 
 def release() -> str:
-    """Make it, and return the digests of its files."""
     ran("make", "--silent", "release", cwd=ROOT)
     return (RELEASE / "SHA256SUMS").read_text(encoding="ascii")
 

@@ -1,5 +1,3 @@
-"""Other users of the computer can neither read nor change what a simulated environment holds."""
-
 import os
 import subprocess
 import sys

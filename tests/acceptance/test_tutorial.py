@@ -1,5 +1,3 @@
-"""The tutorial tells the truth: its commands run in their order, and each line that it shows is printed."""
-
 import os
 import re
 import signal

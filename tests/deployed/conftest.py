@@ -32,7 +32,6 @@ class Cloud(Account):
         self.sql = connection.run
 
     def people(self) -> dict[str, dict[str, str]]:
-        """Make a user of each kind of person, and return their credentials."""
         given = {"Stack": STACK, "Bucket": BUCKET, "Provider": PROVIDER}
         cloudformation, iam = self.client("cloudformation"), self.client("iam")
         cloudformation.create_stack(
@@ -72,7 +71,6 @@ class Operator:
         self.environment = dict(cloud.environment)
 
     def __call__(self, *arguments: str, status: int = 0) -> str:
-        """Return what a command prints when it ends with the exit status that is due."""
         ran = subprocess.run(
             [sys.executable, "-m", "shepherdctl", *arguments],
             check=False,

@@ -58,7 +58,6 @@ def update(cloud: Cloud, **parameters: str) -> tuple[str, list[str]]:
 
 
 def reasons(cloud: Cloud) -> list[str]:
-    """Return the reasons of all failures so far, the oldest first."""
     pages = cloud.client("cloudformation").get_paginator("describe_stack_events").paginate(StackName=STACK)
     events = [event for page in pages for event in page["StackEvents"]]
     return [each["ResourceStatusReason"] for each in reversed(events) if each["ResourceStatus"].endswith("FAILED")]

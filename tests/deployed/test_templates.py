@@ -1,5 +1,3 @@
-"""What else can be deployed: the examples, filled in, and the database for those who have none."""
-
 import re
 from pathlib import Path
 

@@ -14,7 +14,6 @@ START, RECOVER = Process.AGENT_START, Process.RECOVERY
 
 
 def at(percent: float) -> datetime:
-    """Return the time at so much of the picture's width."""
     return SINCE + percent * timedelta(minutes=1)
 
 

@@ -88,7 +88,6 @@ UNFENCED = {
 
 
 def written_for_sessions() -> set[str]:
-    """Return the statements that take a session and write."""
     return {name for name, text in statements().items() if ":session_id" in code(text) and CHANGED.search(code(text))}
 
 

@@ -13,7 +13,6 @@ from tests.support.agents.ssh_server import KEY, SshServer
 
 @pytest.fixture(autouse=True)
 def _no_hanging() -> Iterator[None]:
-    """End the tests when something waits without a limit."""
     faulthandler.dump_traceback_later(60, exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()

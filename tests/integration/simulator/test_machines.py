@@ -28,7 +28,6 @@ def machine(client: Client) -> str:
 
 @pytest.fixture
 def busy(client: Client, machine: str) -> str:
-    """Return the name of a machine on which a detached process runs."""
     client.upload(machine, "/root/agent", SLEEPER)
     client.run(machine, "/root/agent")
     eventually(lambda: len(client.pool.agents(machine)) == 1)

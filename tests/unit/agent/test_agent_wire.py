@@ -9,15 +9,10 @@ from agent.shepherd_agent import messages
 from agent.shepherd_agent.refusal import AgentRefusal
 
 _TEXT = st.text(min_size=1, max_size=300)
+_KEYS = st.lists(st.binary(min_size=32, max_size=32), max_size=3)
 
 
-@given(
-    _TEXT,
-    _TEXT,
-    st.binary(max_size=500),
-    st.lists(st.binary(min_size=32, max_size=32), max_size=3),
-    st.integers(1, 2**63 - 1),
-)
+@given(_TEXT, _TEXT, st.binary(max_size=500), _KEYS, st.integers(1, 2**63 - 1))
 def test_the_agent_reads_what_the_initializer_writes(
     machine_id: str, endpoint: str, certificate: bytes, keys: list[bytes], time: int
 ) -> None:
@@ -41,9 +36,8 @@ def test_fields_of_later_versions_are_passed_over_and_sent_back() -> None:
     init = messages.TakeoverInit.decode(unknown + known + unknown)
     assert (init.machine_id, init.bmaas_endpoint) == ("m", "e")
     answer = TakeoverResponse.FromString(messages.takeover_success(init, b"k", ()))
-    assert answer.success.init_message.SerializeToString(deterministic=True) == TakeoverInit.FromString(
-        unknown + known + unknown
-    ).SerializeToString(deterministic=True)
+    sent, returned = TakeoverInit.FromString(unknown + known + unknown), answer.success.init_message
+    assert returned.SerializeToString(deterministic=True) == sent.SerializeToString(deterministic=True)
 
 
 @pytest.mark.parametrize(

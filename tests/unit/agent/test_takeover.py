@@ -16,7 +16,8 @@ from shepherd_core.domain.pb.agent_pb2 import TakeoverError as AgentsError
 from shepherd_core.domain.pb.agent_pb2 import TakeoverInit, TakeoverResponse, TakeoverSuccess
 
 KEY = bytes(range(32))
-INIT = TakeoverInit(machine_id="7b1d", bmaas_endpoint="https://bmaas.example", ca_certificate=b"\x30der")
+ENDPOINT = "https://bmaas.example"
+INIT = TakeoverInit(machine_id="7b1d", bmaas_endpoint=ENDPOINT, ca_certificate=b"\x30der")
 
 
 @dataclass
@@ -81,7 +82,7 @@ def test_an_agent_that_said_nothing_is_not_quoted(deadline: Deadline) -> None:
             success(bmaas_endpoint="https://evil"),
             0,
             WrongInitMessage,
-            "endpoint 'https://evil' instead of 'https://bmaas.example'",
+            f"endpoint 'https://evil' instead of '{ENDPOINT}'",
         ),
         (success(ca_certificate=b"\x30other"), 0, WrongInitMessage, "the agent answered for another certificate"),
     ],

@@ -116,7 +116,6 @@ def test_every_field_that_an_adapter_reads_is_known_from_somewhere(name: str, ad
 
 
 def place(name: str, field: FieldInfo) -> str:
-    """Return where a field is in an answer."""
     found = field.validation_alias
     return ".".join(map(str, found.path)) if isinstance(found, AliasPath) else name
 

@@ -9,8 +9,7 @@ from shepherd_core.rules.drift import Comparison, DriftKind
 
 from tests.unit.rules.test_provisioning import in_use, known, uuid
 
-YOUNG, FRESH = 600, 7200
-"""Seconds; not those of the code, which must not change unnoticed."""
+YOUNG, FRESH = 600, 7200  # seconds; not those of the code, which must not change unnoticed
 FAILED = ProviderStatus.PROVISIONING_FAILED_PERMANENT
 
 

@@ -216,7 +216,6 @@ def decide(
     policy: Sequence[Step] = REMEDIATION_POLICY,
     can: frozenset[Capability] = EVERYTHING,
 ) -> NextStep:
-    """Return the next step long after these attempts."""
     return next_step(policy, can, attempts, at(1000 * HOUR))
 
 

@@ -123,7 +123,6 @@ def test_a_release_retires_a_machine_also_after_an_interruption(
 
 
 def listed(folder: Path, *names: str) -> dict[str, str]:
-    """Write a list of the provider static, and return what leads a command to it."""
     entries = [{"ID": name, "Addr": f"192.0.2.{number}"} for number, name in enumerate(names, 1)]
     (folder / "list.json").write_text(json.dumps(entries))
     return {"SHEPHERD_PROVIDER": "static", "SHEPHERD_PROVIDER_MACHINES": str(folder / "list.json")}
