@@ -31,6 +31,7 @@ def postgres() -> Iterator[Postgres]:
         server.run("ALTER SYSTEM SET fsync = off")
         server.run("ALTER SYSTEM SET full_page_writes = off")
         server.run("SELECT pg_reload_conf()")
+        server.run("CREATE ROLE shepherd SUPERUSER LOGIN")  # who owns the schema in a deployment
         yield server
 
 

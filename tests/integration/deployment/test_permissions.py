@@ -316,9 +316,7 @@ def outside(
     }.items():
         s3.put_object(Bucket="bucket", Key=key, Body=content.encode())
     fleet = Fleet(shared_database, CLOCK)
-    if not fleet.sql("SELECT 1 FROM pg_roles WHERE rolname = 'shepherd'"):
-        fleet.sql("CREATE ROLE shepherd SUPERUSER LOGIN")  # who owns the schema in a deployment with IAM
-        fleet.sql("CREATE ROLE rds_iam")
+    fleet.sql("CREATE ROLE rds_iam")
     make(fleet.connection, {role: RoleLogin(f"shepherd-{role}") for role in ROLES})
     fleet.close()
     server = Path(shared_database.bmdb_host) / f".s.PGSQL.{shared_database.bmdb_port}"

@@ -128,12 +128,10 @@ def typed(line: str, postgres: Postgres, shepherdctl: CommandLine, folder: Path)
 
 @pytest.fixture
 def server(postgres: Postgres) -> Iterator[Postgres]:
-    postgres.run("CREATE ROLE shepherd")
     postgres.run(f"CREATE DATABASE shepherd TEMPLATE {TEMPLATE}")
     yield postgres
     for name in ("shepherd", "shepherd_restored", "shepherd_lost"):
         postgres.drop(postgres.settings(name))
-    postgres.run("DROP ROLE shepherd")
 
 
 def test_the_commands_of_the_page_restore_a_lost_database(
