@@ -24,13 +24,11 @@ def both(*listing: Machine, **ledger: Any) -> Comparison:
 MISSING = ProviderStatus.MISSING
 ADOPTABLE, FOREIGN, STRANDED = DriftKind.ADOPTABLE, DriftKind.FOREIGN, DriftKind.STRANDED
 DISPUTED, DUPLICATED, VANISHED = DriftKind.DISPUTED, DriftKind.DUPLICATED, DriftKind.VANISHED
+BEGUN = (Intent(uuid(7), None),)
 CASES: dict[str, tuple[Comparison, DriftKind | None]] = {
     "made by hand under our name": (both(in_use()), ADOPTABLE),
-    "a creation that was begun": (both(in_use(token=7), intents=(Intent(uuid(7), None),)), ADOPTABLE),
-    "a creation that was begun and failed": (
-        both(in_use(token=7, failed=True), intents=(Intent(uuid(7), None),)),
-        ADOPTABLE,
-    ),
+    "a creation that was begun": (both(in_use(token=7), intents=BEGUN), ADOPTABLE),
+    "a creation that was begun and failed": (both(in_use(token=7, failed=True), intents=BEGUN), ADOPTABLE),
     "forgotten and back": (both(in_use(token=7), tombstones=(left(7, released=False),)), ADOPTABLE),
     "forgotten and back under a name without a token": (
         both(in_use(), tombstones=(left(7, "a", released=False),)),
@@ -44,7 +42,7 @@ CASES: dict[str, tuple[Comparison, DriftKind | None]] = {
     "released and there by its id": (both(in_use(), tombstones=(left(7, "a", released=True),)), DISPUTED),
     "released and listed as gone": (both(in_use(token=7, status=MISSING), tombstones=(left(7, released=True),)), None),
     "an id that was released, on which a creation was begun": (
-        both(in_use(token=7), intents=(Intent(uuid(7), None),), tombstones=(left(9, "a", released=True),)),
+        both(in_use(token=7), intents=BEGUN, tombstones=(left(9, "a", released=True),)),
         ADOPTABLE,
     ),
     "the token of a machine that we have": (
@@ -56,7 +54,7 @@ CASES: dict[str, tuple[Comparison, DriftKind | None]] = {
         DUPLICATED,
     ),
     "the token of a creation that another has too": (
-        both(in_use(token=7), in_use("b", token=7), intents=(Intent(uuid(7), None),)),
+        both(in_use(token=7), in_use("b", token=7), intents=BEGUN),
         DUPLICATED,
     ),
     "on both sides": (both(in_use(), provided=(known(),)), None),

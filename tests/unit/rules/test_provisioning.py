@@ -75,12 +75,13 @@ def on(*names: str | None) -> tuple[Creation, ...]:
 
 
 TWINS = tuple(f"{one} carries the token {TOKEN}, and so does {other}" for one, other in ("ab", "ba"))
+COUNTED = ProvisioningPlan(managed=1)  # nothing is done, but it counts as long as it exists
 PLANS: dict[str, tuple[ProvisioningPlan, ProvisioningPlan]] = {
-    "KnownUsed and in the BMDB": (plan(in_use("a"), ledger=have(known("a", 1))), ProvisioningPlan(managed=1)),
+    "KnownUsed and in the BMDB": (plan(in_use("a"), ledger=have(known("a", 1))), COUNTED),
     "KnownUnused": (plan(UNUSED), ProvisioningPlan(create=(Creation(UNUSED, None),))),
     "PossiblyUsed without an id": (plan(NAMELESS), ProvisioningPlan(create=(Creation(NAMELESS, None),))),
     "PossiblyUsed and not in the BMDB": (plan(entry("a")), ProvisioningPlan(create=(Creation(entry("a"), None),))),
-    "PossiblyUsed and in the BMDB": (plan(entry("a"), ledger=have(known("a", 1))), ProvisioningPlan(managed=1)),
+    "PossiblyUsed and in the BMDB": (plan(entry("a"), ledger=have(known("a", 1))), COUNTED),
     "capacity without a name": (plan(capacity(None), capacity(None)), ProvisioningPlan(create=on(None, None))),
     "capacity that a listed machine occupies": (
         plan(capacity("r1"), capacity("r2"), in_use("a", on="r1"), ledger=have(known("a", 1))),
@@ -93,7 +94,7 @@ PLANS: dict[str, tuple[ProvisioningPlan, ProvisioningPlan]] = {
             entry("e", failed=True),
             ledger=Ledger(intents=(Intent(uuid(1), "r2"),)),
         ),
-        ProvisioningPlan(managed=1),
+        COUNTED,
     ),
     "penalized capacity": (
         plan(*map(capacity, ("r1", "r2", "r3")), ledger=Ledger(intents=(OLD,), penalized=frozenset({"r1", "r2"}))),
@@ -127,10 +128,7 @@ PLANS: dict[str, tuple[ProvisioningPlan, ProvisioningPlan]] = {
         plan(entry("gone", availability=Availability.KNOWN_UNUSED), ledger=have(LOST)),
         ProvisioningPlan(set_aside=(LOST,), managed=1, drift=(lost(LOST),)),
     ),
-    "young and not listed": (
-        plan(ledger=have(replace(LOST, age_seconds=600)), drift_limit=0),
-        ProvisioningPlan(managed=1),
-    ),
+    "young and not listed": (plan(ledger=have(replace(LOST, age_seconds=600)), drift_limit=0), COUNTED),
     **{
         f"back: {machine.availability}, failed: {machine.failed}": (
             plan(machine, ledger=have(BACK)),
@@ -138,14 +136,11 @@ PLANS: dict[str, tuple[ProvisioningPlan, ProvisioningPlan]] = {
         )
         for machine in (in_use("a"), in_use("a", failed=True), entry("a"))
     },
-    "back and quarantined": (
-        plan(in_use("a"), ledger=have(replace(BACK, quarantined=True))),
-        ProvisioningPlan(managed=1),
-    ),
+    "back and quarantined": (plan(in_use("a"), ledger=have(replace(BACK, quarantined=True))), COUNTED),
     **{
         f"failed {where}, assimilate: {assimilate}": (
             plan(*listing, ledger=ledger, drift_limit=0, assimilate=assimilate),
-            ProvisioningPlan(managed=1),  # it counts as long as it exists
+            COUNTED,
         )
         for assimilate in (False, True)
         for where, listing, ledger in (
@@ -180,7 +175,7 @@ PLANS: dict[str, tuple[ProvisioningPlan, ProvisioningPlan]] = {
     ),
     "a young creation whose capacity is not offered": (
         plan(ledger=Ledger(intents=(replace(OLD, age_seconds=3600),))),
-        ProvisioningPlan(managed=1),
+        COUNTED,
     ),
     "an old creation whose capacity is not offered": (
         plan(ledger=Ledger(intents=(replace(OLD, age_seconds=3601), Intent(uuid(8), "r2")))),
