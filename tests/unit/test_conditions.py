@@ -161,11 +161,8 @@ def test_a_loop_that_never_ran_is_missed() -> None:
 
 
 def test_urgency_comes_before_size_and_size_before_duration() -> None:
-    budgets = [
-        replace(BUDGET, location="r1", began_at=NOW),
-        replace(BUDGET, location="r2"),
-        replace(BUDGET, location="r3", began_at=NOW, waiting=20),
-    ]
+    budgets = [replace(BUDGET, location="r1", began_at=NOW), replace(BUDGET, location="r2")]
+    budgets.append(replace(BUDGET, location="r3", began_at=NOW, waiting=20))
     found = wrong(tick("updater", **FAILED), machines=[count(State.QUARANTINED)], budgets=budgets)
     assert [each.name for each in found] == [*["recovery-limited"] * 3, "loop-fails", "quarantined"]
     assert [each.location for each in found[:3]] == ["r3", "r2", "r1"]

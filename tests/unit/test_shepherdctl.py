@@ -111,13 +111,8 @@ def test_short_ids_are_distinct(terminal: Callable[[int], Terminal]) -> None:
     assert printing.ids([A, close]) == [str(A), str(close)]
 
 
-COLUMNS = (
-    printing.Column("NAME"),
-    printing.Column("FIRST TO GO", spare=2),
-    printing.Column("SECOND TO GO", spare=1),
-    printing.Column("EMPTY"),
-    printing.Column("WORDS", prose=True),
-)
+COLUMNS = [printing.Column("NAME"), printing.Column("FIRST TO GO", spare=2), printing.Column("SECOND TO GO", spare=1)]
+COLUMNS += [printing.Column("EMPTY"), printing.Column("WORDS", prose=True)]
 ROW = ("n" * 40, "f" * 20, "s" * 20, None, " ".join(["word"] * 12))
 
 

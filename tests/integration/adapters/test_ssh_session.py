@@ -173,8 +173,7 @@ def test_connection_that_breaks_anywhere_leaves_one_whole_agent(
             process.stdin.write(part)
         process.stdin.close()
         process.stdout.read()
-    assert (process.returncode, path.read_bytes()) == (status, left)
-    assert list(path.parent.iterdir()) == [path]
+    assert (process.returncode, path.read_bytes(), [*path.parent.iterdir()]) == (status, left, [path])
 
 
 def test_connection_lost_while_uploading_leaves_the_old_agent(server: SshServer, path: Path) -> None:

@@ -23,8 +23,7 @@ def endpoint() -> AgentApi:
 def answer(
     body: bytes = b"", method: str = "POST", path: str = "/heartbeat", machine: str | None = MACHINE, **more: str
 ) -> AgentResponse:
-    given = {"shepherd-machine": machine, **more}
-    headers = {name: value for name, value in given.items() if value is not None}
+    headers = {name: value for name, value in {"shepherd-machine": machine, **more}.items() if value is not None}
     return endpoint().handle(AgentRequest(method, path, headers, body, 1_700_000_000_000, ADDRESS))
 
 

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 from shepherd_core.domain.machine import Availability, Machine, ProviderId, ProviderStatus
-from shepherd_core.domain.records import Intent, Ledger, Tombstone
+from shepherd_core.domain.records import Intent, Ledger, Provided, Tombstone
 from shepherd_core.operator.adopt_forget import ActionResult, Adopt, Rebind
 from shepherd_core.rules.drift import Comparison, DriftKind
 
@@ -15,6 +15,10 @@ FAILED = ProviderStatus.PROVISIONING_FAILED_PERMANENT
 
 def left(machine: int, name: str = "gone", *, released: bool) -> Tombstone:
     return Tombstone(uuid(machine), ProviderId(name), released)
+
+
+def accepted(released_seconds: float) -> Provided:
+    return known(asked_seconds=1e4, released_seconds=released_seconds)
 
 
 def both(*listing: Machine, **ledger: Any) -> Comparison:
@@ -66,20 +70,11 @@ CASES: dict[str, tuple[Comparison, DriftKind | None]] = {
         VANISHED,
     ),
     "its release was asked for": (both(in_use(), provided=(known(asked_seconds=1),)), STRANDED),
-    "its release was just accepted": (both(in_use(), provided=(known(asked_seconds=2, released_seconds=1),)), None),
-    "its release was accepted, and its listing may lag as long": (
-        both(in_use(), provided=(known(asked_seconds=1e4, released_seconds=YOUNG),)),
-        None,
-    ),
-    "its release was accepted long ago": (
-        both(in_use(), provided=(known(asked_seconds=1e4, released_seconds=YOUNG + 1),)),
-        STRANDED,
-    ),
-    "released and gone": (both(provided=(known(asked_seconds=1e4, released_seconds=1),)), None),
-    "released and listed as gone by the provider": (
-        both(in_use(status=MISSING), provided=(known(asked_seconds=2, released_seconds=1),)),
-        None,
-    ),
+    "its release was just accepted": (both(in_use(), provided=(accepted(1),)), None),
+    "its release was accepted, and its listing may lag as long": (both(in_use(), provided=(accepted(YOUNG),)), None),
+    "its release was accepted long ago": (both(in_use(), provided=(accepted(YOUNG + 1),)), STRANDED),
+    "released and gone": (both(provided=(accepted(1),)), None),
+    "released and listed as gone by the provider": (both(in_use(status=MISSING), provided=(accepted(1),)), None),
     "asked for, not accepted, and gone": (both(provided=(known(asked_seconds=1),)), VANISHED),
     "gone": (both(provided=(known(),)), VANISHED),
     "young": (both(provided=(known(age_seconds=YOUNG),)), None),

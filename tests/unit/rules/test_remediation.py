@@ -149,14 +149,9 @@ def test_the_last_days_looks_are_counted_by_their_findings() -> None:
     def look(hours: float, seen: AgentState | None, step: str | None = "restart-agent") -> HistoryLine:
         return line(LOOKED, at(hours * HOUR), step, seen=seen)
 
-    history = [
-        look(0, AgentState.ENDED),
-        look(1, AgentState.ENDED),
-        look(2, AgentState.INSTALLS, "await-installation"),
-        look(3, AgentState.ENDED, None),
-        look(4, None, None),
-        look(5, AgentState.ENDED),
-    ]
+    ended = AgentState.ENDED
+    history = [look(0, ended), look(1, ended), look(2, AgentState.INSTALLS, "await-installation")]
+    history += [look(3, ended, None), look(4, None, None), look(5, ended)]
     assert looks(history, at(24 * HOUR)) == {AgentState.INSTALLS: 1, AgentState.ENDED: 2}
 
 

@@ -20,7 +20,7 @@ API_RATE, API, LOOP = "SHEPHERD_AGENT_API_RATE", "SHEPHERD_AGENT_API_CONCURRENCY
 CONNECTIONS = "bmdb.bmdb_max_connections"
 GROUPS, TEMPLATE = "provider.ec2.security_groups", "provider.ec2.launch_template"
 OWNED = {OWNER: "123456789012", AGENT: "s3://a/documents/agent"}
-USERS, EC2 = {ROLES: "a"}, {GROUPS: None, TEMPLATE: None}
+USERS, EC2, RARE = {ROLES: "a"}, {GROUPS: None, TEMPLATE: None}, {RATE: "1,10,1,1"}
 LEAST = LOST_REQUESTS_SECONDS
 DEFAULTS = {key: value.value for key, value in effective(None).values.items()}
 
@@ -33,17 +33,10 @@ CASES: list[tuple[str, Mapping[str, object], Mapping[str, object]]] = [
     (STARTUP, {STARTUP: LEAST - 0.1}, {STARTUP: LEAST}),
     (INTERVAL, {INTERVAL: 9}, {INTERVAL: 10}),
     (POLICY, {POLICY: SHORT_GRACE}, {POLICY: "reboot:1:grace=421,quarantine"}),
-    (
-        POLICY,
-        {POLICY: "reboot:1:grace=720,quarantine", RATE: "1,10,1,1"},
-        {POLICY: "reboot:1:grace=721,quarantine", RATE: "1,10,1,1"},
-    ),
+    (POLICY, {POLICY: "reboot:1:grace=720,quarantine", **RARE}, {POLICY: "reboot:1:grace=721,quarantine", **RARE}),
     (POLICY, {POLICY: "reboot:1:boot-wait=1500,quarantine"}, {POLICY: "reboot:1:boot-wait=1499,quarantine"}),
-    (  # a restart of the agent waits for no boot
-        POLICY,
-        {POLICY: "restart-agent:1:grace=300,quarantine"},
-        {POLICY: "restart-agent:1:grace=301,quarantine"},
-    ),
+    # A restart of the agent waits for no boot.
+    (POLICY, {POLICY: "restart-agent:1:grace=300,quarantine"}, {POLICY: "restart-agent:1:grace=301,quarantine"}),
     (DAYS, {DAYS: 2, POLICY: LONG_POLICY}, {DAYS: 3, POLICY: LONG_POLICY}),  # and twice the time to seem healthy
     (DAYS, {DAYS: 1, TIMEOUT: 20_000}, {DAYS: 3, TIMEOUT: 20_000}),
     (CONNECTIONS, {CONNECTIONS: 16}, {CONNECTIONS: 17}),
