@@ -187,9 +187,7 @@ def test_a_new_agent_is_not_measured_by_the_olds_clock(fleet: Fleet, api: AgentA
     session = fleet.open_session()
     (held,) = claimed(session, Process.AGENT_START)
     assert work.finish_agent_start(session, {held: work.AgentStarted(new.key, None)}) == {old.machine_id}
-    assert api.handle(new.request()).status == OK
-    assert api.handle(old.request()).status == UNAUTHORIZED
-    assert api.handle(new.request()).status == OK
+    assert [api.handle(each.request()).status for each in (new, old, new)] == [OK, UNAUTHORIZED, OK]
 
 
 @pytest.mark.parametrize("replaced", [False, True], ids=["given up", "replaced"])
@@ -229,16 +227,14 @@ def test_a_heartbeat_takes_one_round_trip(fleet: Fleet, agent: SignedAgent, brea
     """Two, where its key is not remembered: each is paid for a hundred thousand times a minute."""
     warm = endpoint(fleet.connect(breaking.settings))
     warm.handle(SignedAgent(fleet).request())  # connects, and prepares the statements
-    assert trips(breaking, warm, agent.request()) == (OK, 2)
-    assert trips(breaking, warm, agent.request()) == (OK, 1)
+    assert [trips(breaking, warm, agent.request()) for _ in range(2)] == [(OK, 2), (OK, 1)]
     fleet.request_installation(agent.machine_id, 1)
     assert trips(breaking, warm, agent.request()) == (OK, 1)
     assert trips(breaking, warm, SignedAgent(fleet).request()) == (OK, 2)  # which makes it forget no other
     assert trips(breaking, warm, agent.request()) == (OK, 1)
     # A new agent's key replaces the one that is remembered.
     new = SignedAgent(fleet, agent.machine_id)
-    assert trips(breaking, warm, new.request()) == (OK, 2)
-    assert trips(breaking, warm, new.request()) == (OK, 1)
+    assert [trips(breaking, warm, new.request()) for _ in range(2)] == [(OK, 2), (OK, 1)]
 
 
 def test_more_agents_than_are_cached_displace_one(fleet: Fleet, breaking: BreakingConnection) -> None:
@@ -387,16 +383,15 @@ def test_a_heartbeat_encoded_by_protoc_is_recorded(fleet: Fleet, api: AgentApi) 
     agent = SignedAgent(fleet, machine_id)
     fleet.request_installation(machine_id, message.installation_report.generation)
     assert api.handle(agent.request(body)).status == OK
-    assert fleet.sql("SELECT hardware_threads, memory_bytes, disks, disk_bytes FROM machine_hardware_report") == [
-        [65, 1099511627776, 1, 12000138625024]
-    ]
-    ((hardware,),) = fleet.sql("SELECT hardware_report_raw FROM machine_hardware_report")
-    ((installation,),) = fleet.sql("SELECT os_installation_report_raw FROM machine_os_installation_report")
+    ((hardware, *sums),) = fleet.sql(
+        "SELECT hardware_report_raw, hardware_threads, memory_bytes, disks, disk_bytes FROM machine_hardware_report"
+    )
+    ((installation, *outcome),) = fleet.sql(
+        "SELECT os_installation_report_raw, generation, os_installation_result FROM machine_os_installation_report"
+    )
+    assert (sums, outcome) == ([65, 1099511627776, 1, 12000138625024], [9007199254740993, "Error"])
     assert hardware in body
     assert installation in body
-    assert fleet.sql("SELECT generation, os_installation_result FROM machine_os_installation_report") == [
-        [9007199254740993, "Error"]
-    ]
 
 
 def test_the_last_hardware_report_counts(fleet: Fleet, api: AgentApi, agent: SignedAgent) -> None:
@@ -416,9 +411,8 @@ def test_the_last_hardware_report_counts(fleet: Fleet, api: AgentApi, agent: Sig
         "SELECT hardware_report_raw, reported_at, hardware_threads, memory_bytes, disks, disk_bytes"
         " FROM machine_hardware_report"
     )
-    assert raw == HARDWARE.hardware_report.SerializeToString()
+    assert (raw, sums) == (HARDWARE.hardware_report.SerializeToString(), [0, 0, 0, 0])
     assert later > reported_at
-    assert sums == [0, 0, 0, 0]
 
 
 RECORDED = "SELECT report_interval_seconds, failed_attempts FROM machine_agent_heartbeat"
@@ -454,8 +448,7 @@ def test_the_answer_carries_an_installation_until_it_is_reported(
     fleet.sql("UPDATE machine_os_installation_request SET os_installation_request_raw = :raw", raw=raw)
     for request in (agent.request(), agent.request(), agent.request(HARDWARE)):
         assert HeartbeatResponse.FromString(api.handle(request).body) == wanted
-    assert api.handle(agent.outcome(generation)).body == b""
-    assert api.handle(agent.request()).body == b""
+    assert [api.handle(each).body for each in (agent.outcome(generation), agent.request())] == [b"", b""]
     fleet.request_installation(agent.machine_id, generation + 1)
     again = HeartbeatResponse.FromString(api.handle(agent.request()).body)
     assert again.installation_request.generation == generation + 1
@@ -611,9 +604,8 @@ def test_a_schema_without_what_is_needed_is_an_old_one(
     connection = Connection(settings, None, clock)
     if begun:
         migrate(connection, known=())
-    headers = {"shepherd-machine": str(uuid4())}
-    answer = endpoint(connection).handle(AgentRequest("POST", "/heartbeat", headers, b"", RECEIVED_AT))
-    assert answer.status == HTTPStatus.SERVICE_UNAVAILABLE
+    request = AgentRequest("POST", "/heartbeat", {"shepherd-machine": str(uuid4())}, b"", RECEIVED_AT)
+    assert endpoint(connection).handle(request).status == HTTPStatus.SERVICE_UNAVAILABLE
     (line,) = log_lines(capsys)
     assert line["cause"].startswith("SchemaMismatch: the BMDB's schema is version 0")
     connection.close()

@@ -18,7 +18,7 @@ from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import Availability, Machine, Process, ProviderId, ProviderStatus
 from shepherd_core.domain.records import Intent, Provided
 
-from tests.support.bmdb.fleet import HOUR, PROVIDER, Fleet, claimed
+from tests.support.bmdb.fleet import HOUR, MOMENT, PROVIDER, Fleet, claimed
 from tests.support.bmdb.listings import facts, record
 
 MACHINE = Machine(
@@ -133,10 +133,6 @@ def test_penalized_capacity_is_not_used_for_its_time(fleet: Fleet, session: Sess
     assert provisioning.ledger(fleet.connection, PROVIDER).penalized == {"rack 2"}
     fleet.pass_time(60)
     assert provisioning.ledger(fleet.connection, PROVIDER).penalized == frozenset()
-
-
-MOMENT = 0.4
-"""Seconds: long enough to begin something within it, short enough to wait for its end."""
 
 
 @pytest.fixture

@@ -62,11 +62,8 @@ def told_paused(connection: Connection, machines: dict[str, UUID]) -> list[set[s
     names = {machine_id: name for name, machine_id in machines.items()}
     listed = {names[each.machine_id] for each in matching(connection) if each.pause_ids}
     shown = {name for name, each in machines.items() if lookup.show_machine(connection, each).pause_ids}
-    why = {
-        name
-        for name, each in machines.items()
-        if any(verdict.blocked_by is Block.PAUSED for verdict in explain.why(connection, each))
-    }
+    blocked = {name: {each.blocked_by for each in explain.why(connection, id_)} for name, id_ in machines.items()}
+    why = {name for name, by in blocked.items() if Block.PAUSED in by}
     counted = sum(count.paused for count in overview.fleet_counts(connection))
     return [listed, shown, why, set(sorted(listed)[:counted])]
 

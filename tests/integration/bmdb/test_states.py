@@ -114,8 +114,7 @@ class Recorder:
         assert failed is not None
         self.look()
         provisioning.provide(self.session, PROVIDER, failed, replace(machines[2], status=FAILED))
-        intents = provisioning.ledger(self.connection, PROVIDER).intents
-        provisioning.delete_intent(self.session, PROVIDER, intents[0])
+        provisioning.delete_intent(self.session, PROVIDER, provisioning.ledger(self.connection, PROVIDER).intents[0])
         provisioning.adopt(self.session, PROVIDER, machines[1])
 
     def start_agents(self) -> None:

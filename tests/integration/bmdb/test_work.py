@@ -75,8 +75,7 @@ def test_an_agent_behind_another_host_key_is_not_recorded(fleet: Fleet, session:
     assert work.finish_agent_start(session, works) == {other}
     assert fleet.sql("SELECT machine_id FROM machine_agent_started") == [[other]]
     assert fleet.sql("SELECT host_key FROM machine_host_key WHERE machine_id = :id", id=machine_id) == [["pinned"]]
-    assert fleet.events(machine_id) == ["Started", "HostKeyPinned", "Canceled"]
-    assert fleet.holders(machine_id) == []
+    assert (fleet.events(machine_id), fleet.holders(machine_id)) == (["Started", "HostKeyPinned", "Canceled"], [])
     (held,) = claimed(session, START)
     assert (held.machine_id, held.host_key) == (machine_id, "pinned")
 

@@ -186,8 +186,7 @@ def test_a_changed_host_key_fails_until_an_operator_clears_it(env: InitializerSe
     env.lose_agent(machine_id)
     assert env.run()[Metric.FAILED] == 1
     assert env.cause(machine_id).startswith("ssh-host-key-changed: ")
-    assert env.pool.runs(name) == runs
-    assert env.show(machine_id).host_key == pinned
+    assert (env.pool.runs(name), env.show(machine_id).host_key) == (runs, pinned)
 
     assert host_keys.forget_host_key(env.fleet.connection, machine_id, "reinstalled")
     env.fleet.pass_time(HOUR)

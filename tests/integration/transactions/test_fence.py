@@ -10,14 +10,12 @@ from shepherd_core.domain.errors.bmdb import SessionExpired
 from shepherd_core.domain.machine import Process
 
 from tests.conftest import ManualClock
-from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
+from tests.support.bmdb.fleet import HOUR, MOMENT, Fleet, claimed, ids
 from tests.support.bmdb.work_ends import ENDS, End
 
 T = TypeVar("T")
 
 START = Process.AGENT_START
-MOMENT = 0.4
-"""Seconds: long enough to begin something within it, short enough to wait for its end."""
 
 each_end = pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 
@@ -30,8 +28,7 @@ def test_only_work_that_was_not_lost_is_ended(fleet: Fleet, session: Session, en
     fleet.sql("DELETE FROM work WHERE machine_id = :id", id=lost)
     before = fleet.rows_of(lost)
     assert end.end(session, held) == {kept}
-    assert fleet.rows_of(lost) == before
-    assert fleet.events(kept) == ["Started", end.event]
+    assert (fleet.rows_of(lost), fleet.events(kept)) == (before, ["Started", end.event])
 
 
 def held_for_a_moment(
@@ -101,8 +98,7 @@ def test_a_session_that_is_committing_is_not_reaped(fleet: Fleet, end: End) -> N
         fleet.open_session()  # which waits for nothing
 
     session.connection.transact(unit)
-    assert fleet.events(held.machine_id) == ["Started", end.event]
-    assert fleet.events(other) == ["Started"]
+    assert (fleet.events(held.machine_id), fleet.events(other)) == (["Started", end.event], ["Started"])
     fleet.open_session()
     assert fleet.events(other) == ["Started", "Expired"]
 
@@ -140,8 +136,7 @@ def test_a_renewal_moves_the_deadline(fleet: Fleet, clock: ManualClock) -> None:
     assert session.seconds_left() == 10
     session.renew()
     assert session.seconds_left() == 60
-    left = "SELECT extract(epoch FROM deadline - clock_timestamp()) FROM sessions"
-    assert 59 < float(fleet.sql(left)[0][0]) <= 60
+    assert fleet.sql("SELECT deadline - clock_timestamp() BETWEEN '59 s' AND '60 s' FROM sessions") == [[True]]
 
 
 def test_reaping_is_bounded_and_continues(fleet: Fleet) -> None:
@@ -176,5 +171,4 @@ def test_a_session_is_renewed_during_a_slow_call(fleet: Fleet, clock: ManualCloc
         fleet.wait_until("(SELECT deadline - created_at > interval '3.1 seconds' FROM sessions)")
         return "listing"
 
-    assert session.run_renewing(slow) == "listing"
-    assert session.seconds_left() == 3
+    assert (session.run_renewing(slow), session.seconds_left()) == ("listing", 3)

@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 PROVIDER = "static"
 HOUR = 3600
+MOMENT = 0.4
+"""Seconds: long enough to begin something within it, short enough to wait for its end."""
 LEVELS = ("read committed", "repeatable read")
 """The isolation levels at which the promises hold: PostgreSQL's default, and that of a distributed engine."""
 

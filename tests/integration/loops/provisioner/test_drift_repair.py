@@ -28,15 +28,12 @@ from tests.conftest import ManualClock
 from tests.integration.transactions.connection.test_lost_answers import WRITES
 from tests.support.agents.heartbeats import record_heartbeat
 from tests.support.bmdb.capacity import Edge, Killed, failing, intents, provided, provisioner, static
-from tests.support.bmdb.fleet import HOUR, Fleet, claimed, ids
+from tests.support.bmdb.fleet import HOUR, MOMENT, Fleet, claimed, ids
 from tests.support.bmdb.listings import Listed, name_of
 from tests.support.providers.fake_provider import Cloud
 from tests.support.waiting import WAIT_SECONDS
 
 ORDER = RemovalRequest("me", "it is slow", FRESH_SECONDS)
-
-MOMENT = 0.4
-"""Seconds: long enough to begin something within it, short enough to wait for its end."""
 
 
 @pytest.fixture

@@ -15,8 +15,7 @@ from tests.support.bmdb.capacity import provided, provisioner
 from tests.support.bmdb.fleet import HOUR, Fleet
 from tests.support.providers.fake_provider import Cloud
 
-LIMIT = 6
-DRIFT_LIMIT = 3
+LIMIT, DRIFT_LIMIT = 6, 3
 
 
 def provision(connection: Connection, cloud: Cloud, clock: ManualClock, limit: int = LIMIT) -> None:
@@ -44,8 +43,7 @@ def test_a_restored_bmdb_gets_its_machines_back(
         with pytest.raises(DriftLimitExceeded) if lost > DRIFT_LIMIT else nullcontext():
             provision(restored.connection, cloud, clock)
         restored.pass_time(HOUR)
-        assert len(cloud.machines) == LIMIT
-        assert len(provided(restored)) == LIMIT - lost
+        assert (len(cloud.machines), len(provided(restored))) == (LIMIT, LIMIT - lost)
 
     repair = DriftRepair(cloud, restored.connection, clock, LIMIT, 60)
     deadline = Deadline(clock, 600)

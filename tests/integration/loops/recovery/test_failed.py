@@ -148,8 +148,7 @@ def test_a_release_without_an_answer_is_asked_for_again(env: Failing) -> None:
     assert (env.provider.asked, env.release) == (["release"], [])
     env.provider.then, env.provider.says = lambda _: None, MachineNotFound("404")
     env.watch(12)
-    assert env.provider.asked == ["release"] * 2
-    assert env.release[-1] is True
+    assert (env.provider.asked, env.release[-1]) == (["release"] * 2, True)
 
 
 def test_why_says_what_becomes_of_a_failed_machine(env: Failing) -> None:

@@ -135,14 +135,12 @@ def test_an_agent_is_found_without_its_pid_file(env: LookSetup, text: str | None
     if text is not None:
         env.agent.with_name("agent.pid").write_text(text)
     env.run()
-    assert env.causes == [RUNS]
-    assert env.provider.asked == []
+    assert (env.causes, env.provider.asked) == ([RUNS], [])
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash", "busybox"])
 def test_an_agent_is_found_by_any_shell(env: LookSetup, shell: str, tmp_path: Path) -> None:
-    found = shutil.which(shell)
-    if found is None:
+    if (found := shutil.which(shell)) is None:
         pytest.skip(f"no {shell} here")
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -254,8 +252,7 @@ def test_a_machine_without_address_or_key_is_not_looked_at(env: LookSetup, addre
     env.run_agent()
     env.at(address, env.server.public_host_keys[0] if pinned else None)
     env.run()
-    assert env.server.logins == []
-    assert env.provider.asked == ["reboot"]
+    assert (env.server.logins, env.provider.asked) == ([], ["reboot"])
 
 
 def test_a_machine_that_reports_during_the_look_keeps_its_agent(env: LookSetup) -> None:
@@ -283,15 +280,11 @@ def _no_key(_: Deadline) -> None:
 @pytest.mark.parametrize("without", ["process", "key"])
 def test_a_look_that_fails_by_our_fault_interrupts_nothing(env: LookSetup, without: str) -> None:
     """Nothing is known of the machine, which counts as dead. The step is not on record, so it comes later."""
-    if without == "process":
-        env.look_with(dialer=_NoProcess())
-    else:
-        env.look_with(prepare=_no_key)
+    env.look_with(dialer=_NoProcess()) if without == "process" else env.look_with(prepare=_no_key)
     env.run()
     assert env.provider.asked == []
     assert [event for event, _, _ in env.lines()] == ["Started", "Failed"]
-    (figures,) = budget.read_fleet(env.fleet.open_session(), PROVIDER)
-    assert figures.dead == 1
+    assert [each.dead for each in budget.read_fleet(env.fleet.open_session(), PROVIDER)] == [1]
     env.run_agent()
     env.look_with()
     env.watch_and_start(TICK_MINUTES)
@@ -330,5 +323,4 @@ def test_a_look_before_the_last_heartbeat_confirms_nothing(env: LookSetup) -> No
     env.fleet.pass_time(2 * MINUTE)
     env.fleet.sql("DELETE FROM ticks")
     env.watch(1)
-    assert len(env.provider.reboots) == 1
-    assert len(env.causes) == 3
+    assert (len(env.provider.reboots), len(env.causes)) == (1, 3)

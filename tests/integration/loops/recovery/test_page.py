@@ -161,8 +161,7 @@ def _runs(stage: Stage, row: Row) -> None:
     (again,) = row.seconds
     for _ in range(5):
         stage.expect(again, *ALIVE)
-    assert stage.events(Process.AGENT_START) == ["Finished"] * 6
-    assert stage.seen(stage.machine).recoveries == 6
+    assert (stage.events(Process.AGENT_START), stage.seen(stage.machine).recoveries) == (["Finished"] * 6, 6)
     assert overview.unsteady(stage.fleet.connection) == [Unsteady(stage.name, 1, 0)]
 
 
@@ -171,8 +170,7 @@ def _ended(stage: Stage, row: Row) -> None:
     stage.site.seen = AgentState.ENDED
     stage.watch(UNHEALTHY / MINUTE)
     for number in range(1, row.times_a_day + 1):
-        assert stage.events(Process.AGENT_START) == ["Finished"] * number
-        assert stage.provider.asked == []
+        assert (stage.events(Process.AGENT_START), stage.provider.asked) == (["Finished"] * number, [])
         stage.watch(30)
     assert stage.events(Process.RECOVERY) == [*ALIVE * row.times_a_day, "Looked", *REBOOTED]
 
@@ -192,8 +190,7 @@ def _refuses_key(stage: Stage, row: Row) -> None:
     stage.site.seen = SshAuthenticationFailed("publickey")
     for interval in (UNHEALTHY, *row.intervals):
         stage.expect(interval, "Failed")
-    assert stage.run()[Metric.NO_ACCESS] == 1
-    assert stage.provider.asked == []
+    assert (stage.run()[Metric.NO_ACCESS], stage.provider.asked) == (1, [])
 
 
 @plays("unhealthy, does not answer")

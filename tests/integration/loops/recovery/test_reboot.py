@@ -67,8 +67,7 @@ def test_a_dead_commands_step_is_neither_repeated_nor_lost(desk: Desk, kind: Ste
         desk.take(desk.machine, kind)
     setattr(desk.provider, moment, lambda _: None)
     asked = [kind.name] if moment == "then" else []
-    ended = "Expired" if end == "killed" else "Canceled"
-    assert desk.told(desk.machine) == ["Started", kind.name, ended]
+    assert desk.told(desk.machine) == ["Started", kind.name, "Expired" if end == "killed" else "Canceled"]
     desk.watch(8)
     assert desk.provider.asked == asked
     assert desk.told(desk.machine)[3:] == ["Started", "Finished"], "it waits for the outcome, and begins no attempt"
@@ -97,9 +96,8 @@ def test_two_operators_interrupt_a_machine_once(desk: Desk) -> None:
     late = desk.take(seen, seen_at=seen_at)
     assert (late.result, late.text) == (ActionResult.REFUSED, "it was unhealthy and is needs_agent now: check it again")
     later = desk.take(desk.seen(desk.machine), seen_at=seen_at)
-    assert later.result is ActionResult.REFUSED
-    assert later.text == "reboot was begun by another session meanwhile: check it again"
-    assert desk.provider.asked == ["reboot"]
+    told = "reboot was begun by another session meanwhile: check it again"
+    assert (later.result, later.text, desk.provider.asked) == (ActionResult.REFUSED, told, ["reboot"])
 
 
 @pytest.mark.parametrize(

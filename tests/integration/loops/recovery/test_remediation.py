@@ -67,8 +67,7 @@ def test_the_policy_starts_over_after_an_hour_of_health(env: RemediationSetup, m
         assert env.start_agent()
         env.report(minutes)
         env.watch(11)
-    assert env.provider.asked == [step for step in told if step != "Healthy"]
-    assert env.told == told
+    assert (env.provider.asked, env.told) == ([step for step in told if step != "Healthy"], told)
 
 
 @pytest.mark.parametrize("asked", [False, True], ids=["before", "while the provider is asked"])
@@ -98,8 +97,7 @@ def test_a_step_whose_function_died_counts_and_is_not_repeated(env: RemediationS
     (step,) = env.provider.asked
     env.watch(1)  # it ends the work, and the machine backs off
     env.watch(1)
-    assert env.provider.asked == [step]
-    assert env.told == [step, "Expired"]
+    assert (env.provider.asked, env.told) == ([step], [step, "Expired"])
     assert env.fleet.facts(env.machine) == {"rebooted"} | ({"host_key"} if step == "reboot" else set())
     env.watch(3)
     assert env.start_agent(fails=True)
@@ -113,8 +111,7 @@ def test_a_step_whose_function_died_counts_and_is_not_repeated(env: RemediationS
 
 def test_an_error_after_a_request_that_interrupts_is_on_record(env: RemediationSetup) -> None:
     env.provider.then = refuse(ValueError("half an answer"))
-    assert env.run()[Metric.FAILED] == 1
-    assert env.told == ["reboot", "Failed"]
+    assert (env.run()[Metric.FAILED], env.told) == (1, ["reboot", "Failed"])
     assert env.fleet.sql("SELECT cause FROM work_backoff") == [["ValueError: half an answer"]]
 
 
@@ -237,8 +234,7 @@ def test_a_reporting_machine_loses_neither_its_agent_nor_its_freedom(env: Remedi
     assert loop.finish(session, {held: outcome}) == {env.machine}
     assert env.told[-2:] == [f"NotTaken {attempt.decision.step.name}", "Recovered"]
     assert env.fleet.facts(env.machine) >= {"agent_started", "agent_heartbeat"}
-    assert not env.quarantined
-    assert env.provider.asked == []
+    assert (env.quarantined, env.provider.asked) == (False, [])
 
 
 def test_machines_without_ssh_access_are_counted_and_explained(env: RemediationSetup) -> None:
