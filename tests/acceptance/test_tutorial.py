@@ -43,11 +43,8 @@ class Reader:
     def type(self, command: str, shown: Sequence[str]) -> None:
         command = re.sub(r" 1\d{3}$", f" {self._example}", command)  # which machines are examples is chance
         asks = re.match("shepherdctl machine re(try|boot)", command)
-        eventually(
-            lambda: self._prints(command + " --yes" * bool(asks), shown),
-            (command, self.printed, "instead of", shown),
-            WAIT_SECONDS,
-        )
+        told = (command, self.printed, "instead of", shown)
+        eventually(lambda: self._prints(command + " --yes" * bool(asks), shown), told, WAIT_SECONDS)
         if "causes" in command:
             self._example = re.findall(r" ago +(\d+) \(", "\n".join(self.printed))[0]
 

