@@ -146,12 +146,14 @@ class ProviderFaults:
                     assert isinstance(error, ProviderUnavailable | ListingInvalid), (action, name)
                     _faults(setup).clear()
 
-    def test_a_value_of_another_type_is_a_providers_error(self, setup: Setup, deadline: Deadline) -> None:
-        """Wherever it stands: a TypeError would end the loop for all machines. And what is listed can be dialed."""
+    @pytest.mark.parametrize("where", ["the whole", "somewhere"])
+    def test_a_value_of_another_type_is_a_providers_error(self, setup: Setup, deadline: Deadline, where: str) -> None:
+        """A TypeError would end the loop for all machines. And what is listed can be dialed."""
         odd = [FakeAnswer(times=0, status=200, body=json.dumps(body)) for body in ODD]
         for action, call in setup.edge_calls(deadline):
             reads = action in {"get", "list"}
-            for fault in [*odd, *(Scramble(times=0, seed=seed) for seed in range(24 * reads))]:
+            scrambled = [Scramble(times=0, seed=seed) for seed in range(24 * reads)]
+            for fault in odd if where == "the whole" else scrambled:
                 _faults(setup).add(fault)
                 found = _outcome(f"{action}: {fault}", call, deadline)
                 _check(found if isinstance(found, list) else [found] if reads and found else [])
